@@ -1,4 +1,4 @@
-/** The seam to generation: chat messages become token ids here, once, and the ids that were sampled are kept as they came. */
+/** Where chat messages become token ids. Each message is encoded once; sampled ids are kept as they are. */
 import type {
   ChatClient,
   ChatCompletion,
@@ -11,33 +11,33 @@ import type {
 } from '../common/types.ts'
 import { ChatTemplate, type EncodedPrompt } from './template.ts'
 
-/** Renders messages by the model's chat template, with the opening of the assistant's turn, into token ids. */
+/** Encodes messages by the model's chat template, with the start of the assistant's turn. */
 export type PromptEncoder = (messages: Message[], tools?: readonly ToolDefinition[]) => number[]
 
-/** Finds the tool calls in an answer; `content` is what is left of it. */
+/** Finds the tool calls in an answer; `content` is the rest of the text. */
 export type ToolCallParser = (
   text: string,
   tools: readonly ToolDefinition[],
 ) => { content: string | null; tool_calls: ToolCall[] }
 
 /**
- * How the turns of a rollout are joined. 'interleaved': the tokens before stay as they are and are gone on with, one sequence a rollout.
- * 'branching': the template renders each turn's conversation anew, one sequence a turn.
+ * How the turns of a rollout are joined. 'interleaved': earlier tokens stay as they are and are continued, one sequence for a rollout.
+ * 'branching': the template renders each turn's conversation anew, one sequence for each turn.
  */
 export type TrajectoryStrategy = 'interleaved' | 'branching'
 
 export interface PolicyClientOptions {
-  /** Of the first turn. */
+  /** The most prompt tokens of the first turn. */
   maxPromptTokens?: number
-  /** Of a prompt with its completion; later turns have what is left. */
+  /** The most tokens of a prompt with its completion; later turns get what is left. */
   maxSeqTokens?: number
   /** Default 'interleaved'. */
   strategy?: TrajectoryStrategy
-  /** Without it no answer calls a tool. */
+  /** Without a parser no answer can call a tool. */
   parseTools?: ToolCallParser
 }
 
-/** A conversation has filled the sequence: there is no room for another answer. */
+/** The conversation has filled the sequence: there is no room for another answer. */
 export class ContextFullError extends Error {}
 
 /** A ChatClient over any generator (the embedded engine, or vLLM). */
@@ -45,12 +45,12 @@ export class PolicyClient implements ChatClient {
   readonly #generator: Generator
   readonly #encode: PromptEncoder | ChatTemplate
   readonly #options: PolicyClientOptions
-  /** The text of a completion's prompt. */
+  /** The prompt text of each completion. */
   readonly #texts = new WeakMap<ChatCompletion, string>()
-  /** The last conversation that was encoded whole: the rollouts of a group begin with the same one, one after the other. */
+  /** The last prompt that was encoded whole: the rollouts of a group ask for the same one, one after the other. */
   #last: { key: string; prompt: EncodedPrompt } | undefined
 
-  /** With a function alone every turn is encoded anew, as by 'branching'. */
+  /** With a plain function as `encode` every turn is encoded anew, as by 'branching'. */
   constructor(generator: Generator, encode: PromptEncoder | ChatTemplate, options: PolicyClientOptions = {}) {
     this.#generator = generator
     this.#encode = encode
@@ -89,7 +89,7 @@ export class PolicyClient implements ChatClient {
     this.#texts.set(completion, prompt.text)
     const parsed = tools && tools.length > 0 ? this.#options.parseTools?.(result.text, tools) : undefined
     if (parsed && parsed.tool_calls.length > 0) {
-      // Ids that follow from the place, so that a run is the same when it is made again.
+      // Ids follow from the position of the call, so that a repeated run is the same.
       const tool_calls = parsed.tool_calls.map((call, i) => ({ ...call, id: `call_${promptIds.length}_${i}` }))
       completion.message = { role: 'assistant', content: parsed.content ?? '', tool_calls }
     }
@@ -98,7 +98,7 @@ export class PolicyClient implements ChatClient {
 
   #promptOf(messages: Message[], { previous, tools, variables }: ChatTurn): EncodedPrompt & { rewritten?: boolean } {
     const encode = variables && this.#encode instanceof ChatTemplate ? this.#encode.with(variables) : this.#encode
-    // What has more is refused, whichever turn it is.
+    // A prompt with more tokens is refused in any turn.
     const { maxSeqTokens: most = Infinity } = this.#options
     const whole = (): EncodedPrompt => {
       const key = JSON.stringify([messages, tools, variables])

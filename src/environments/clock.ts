@@ -1,16 +1,16 @@
-/** The time limit of a rollout's steps: each answer of the policy, and each stretch of the environment's own work between two of them. */
+/** Time limits of a rollout: of each answer of the policy, and of the environment's work between two answers. */
 import { abortError } from './limit.ts'
 
 /**
- * A limit that starts anew with each step, and one of all steps together. `ended` rejects when a step is late or the outer signal fires;
- * `signal` fires with it, so that what is under way can stop.
+ * A limit that restarts with each step, and one for all steps together. `ended` rejects when a limit passes or the outer signal fires;
+ * `signal` fires with it, so that running work can stop.
  */
 export class StepClock {
   readonly #ending = Promise.withResolvers<never>()
   readonly ended = this.#ending.promise
   readonly #seconds: number
   readonly #total: number
-  /** Milliseconds of the steps before, and since when the one under way runs; undefined where none does. */
+  /** Milliseconds of earlier steps, and when the current one began; undefined where none runs. */
   #spent = 0
   #since: number | undefined
   readonly #outer: AbortSignal | undefined
@@ -18,12 +18,12 @@ export class StepClock {
   readonly #onAbort: () => void
   #timer: ReturnType<typeof setTimeout> | undefined
 
-  /** `seconds`: of one step, `total`: of all of them; Infinity: no limit. */
+  /** `seconds`: limit of one step; `total`: of all of them; Infinity: no limit. */
   constructor(seconds: number, outer?: AbortSignal, total = Infinity) {
     this.#seconds = seconds
     this.#total = total
     this.#outer = outer
-    this.ended.catch(() => {}) // nobody may be waiting when it comes
+    this.ended.catch(() => {}) // it may reject while nothing awaits it
     this.#onAbort = () => this.#end(abortError('generation', outer!))
     if (outer?.aborted) this.#onAbort()
     else outer?.addEventListener('abort', this.#onAbort, { once: true })
@@ -33,7 +33,7 @@ export class StepClock {
     return this.#controller.signal
   }
 
-  /** Begins a step under its name; null: what comes now has no limit. */
+  /** Begins a step with this name; null: no clock runs from here on. */
   step(name: string | null): void {
     clearTimeout(this.#timer)
     const now = performance.now()
@@ -41,7 +41,7 @@ export class StepClock {
     this.#since = name === null ? undefined : now
     const [ofStep, ofAll] = [this.#seconds * 1000, Math.max(0, this.#total * 1000 - this.#spent)]
     const ms = Math.min(ofStep, ofAll)
-    // setTimeout counts in 32 bits; 24 days and more mean no limit.
+    // setTimeout takes 31 bits; 24 days and more count as no limit.
     if (name === null || this.signal.aborted || ms >= 2 ** 31 - 1) return
     const what =
       ofAll < ofStep
@@ -57,7 +57,7 @@ export class StepClock {
 
   #end(error: Error): void {
     clearTimeout(this.#timer)
-    this.#ending.reject(error) // before the abort, so that it is this error that wins, not what the work throws when aborted
+    this.#ending.reject(error) // before the abort, so that this error is reported, not the one that the aborted work throws
     this.#controller.abort(error)
   }
 }

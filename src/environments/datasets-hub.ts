@@ -15,7 +15,7 @@ import { mendOf, tableEndings } from './tables.ts'
 export interface SplitOptions {
   /** train, test, validation, ... Default train. */
   split?: string
-  /** Of a data set with several (configurations, in the hub's words): `main` of openai/gsm8k. */
+  /** Which subset, where a data set has several (the hub calls them configurations): `main` of openai/gsm8k. */
   subset?: string
   /** Branch, tag or commit of a hub data set. Default main. */
   revision?: string
@@ -28,7 +28,7 @@ export function isHubId(source: string): boolean {
 
 const isTable = (path: string) => (tableEndings as readonly string[]).includes(extname(path).toLowerCase())
 
-/** What describes a data set instead of holding rows. */
+/** Files that describe a data set and hold no rows. */
 const isMetadata = (path: string) =>
   /^(?:dataset_infos?|dataset_dict|state|package(?:-lock)?|config)\.json$/u.test(basename(path)) || /(?:^|\/)\./u.test(path)
 
@@ -36,19 +36,19 @@ const validation = ['validation', 'valid', 'val', 'dev', 'eval']
 const splitNames = ['train', 'test', ...validation]
 const sameSplit = (name: string) => (validation.includes(name) ? validation : [name])
 
-/** The words of a path that may name a split: `main/train-00000-of-00001.parquet` has main, train. */
+/** The parts of a path that may name a split: `main/train-00000-of-00001.parquet` has main and train. */
 const wordsOf = (path: string) =>
   path
     .toLowerCase()
     .slice(0, -extname(path).length)
     .split(/[/._-]/u)
 
-/** A file's name without the number of its part: `train_sft` of data/train_sft-00000-of-00001.parquet. */
+/** A file's name without its part number: `train_sft` of data/train_sft-00000-of-00001.parquet. */
 const nameOf = (path: string) => basename(path.toLowerCase(), extname(path).toLowerCase()).replace(/-\d+(?:-of-\d+)?$/u, '')
 
 /**
- * Of the files of a data set those of one split, in their order. Throws UserError saying what there is, where nothing or more than one
- * subset is meant. A set whose files name no split at all is all train.
+ * The files of one split of a data set, in order. Throws UserError naming what there is, where no file or more than one subset matches.
+ * A data set whose files name no split is all train.
  */
 export function filesOfSplit(files: readonly string[], where: string, options: SplitOptions): string[] {
   const { subset, split = 'train' } = options
@@ -66,7 +66,7 @@ export function filesOfSplit(files: readonly string[], where: string, options: S
   }
   const wanted = sameSplit(split)
   const named = ofSubset.some((path) => wordsOf(path).some((word) => splitNames.includes(word)))
-  // What is called just so comes before what has the word among others: train.jsonl beside train_socratic.jsonl.
+  // An exact name wins over one that only contains the word: train.jsonl over train_socratic.jsonl.
   const exact = ofSubset.filter((path) => wanted.includes(nameOf(path)))
   const having =
     named || split !== 'train' ? ofSubset.filter((path) => wordsOf(path).some((word) => wanted.includes(word))) : ofSubset
@@ -82,14 +82,14 @@ export function filesOfSplit(files: readonly string[], where: string, options: S
     throw new UserError(
       `dataset ${where} has several subsets. Name one of ${kinds.map((kind) => kind || '(none)').join(', ')} as subset.`,
     )
-  // The same rows in two formats would count twice.
+  // Rows that are there in two formats must not count twice.
   const endings = [...new Set(found.map((path) => extname(path).toLowerCase()))]
   return endings.length > 1 && endings.includes('.parquet')
     ? found.filter((path) => path.toLowerCase().endsWith('.parquet'))
     : found
 }
 
-/** The folder that a file's subset is named by, '' for none: `main/train.parquet`, but not `data/train.parquet` or `train/0.parquet`. */
+/** The folder that names a file's subset, '' for none: `main` of main/train.parquet; none of data/train.parquet or train/0.parquet. */
 function subsetOf(path: string): string {
   return path.split('/').slice(0, -1).filter((part) => part !== 'data' && part !== 'default' && !splitNames.includes(part.toLowerCase())).join('/') // prettier-ignore
 }
@@ -122,7 +122,7 @@ export async function splitOfHub(id: string, options: SplitOptions): Promise<str
   }
 }
 
-/** What a download of ours has left in the cache for just this split. Another tool's snapshot counts where the split is in it: it may be a part. */
+/** The files of this split in the cache: of an earlier download by dawn-rl, or in another tool's snapshot, which may lack the split. */
 async function cachedFiles(repoFolder: string, revision: string, id: string, options: SplitOptions): Promise<string[] | null> {
   const sha = await readFile(join(repoFolder, 'refs', revision), 'utf8').catch(() => revision)
   const folder = join(repoFolder, 'snapshots', sha.trim())
@@ -133,7 +133,7 @@ async function cachedFiles(repoFolder: string, revision: string, id: string, opt
     try {
       names = JSON.parse(list) as string[]
     } catch {
-      return null // a process was killed while it wrote it
+      return null // a process was killed while writing it
     }
     const found = filesOfSplit(names, id, options).map((path) => join(folder, path))
     return found.every((path) => existsSync(path)) ? found : null
@@ -141,7 +141,7 @@ async function cachedFiles(repoFolder: string, revision: string, id: string, opt
   return await splitOfFolder(folder, options).catch(() => null)
 }
 
-/** Where the names of all files of a snapshot are kept, so that a part of it is known to be one. */
+/** The file that lists all files of a snapshot, by which a partial one is recognised. */
 const listOf = (repoFolder: string, sha: string) => join(repoFolder, '.dawn-rl', `${sha}.json`)
 
 async function download(id: string, revision: string, repoFolder: string, options: SplitOptions) {

@@ -12,7 +12,7 @@ import { isHubId, type SplitOptions, splitOfFolder, splitOfHub } from './dataset
 import { exactJson, readTable, type TableRow } from './tables.ts'
 import type { Row } from './types.ts'
 
-/** A row as a user writes it in code. */
+/** A row as users write it in code. */
 export interface RowInput {
   prompt?: string | Message[]
   question?: string
@@ -22,11 +22,11 @@ export interface RowInput {
   [column: string]: unknown
 }
 
-/** A file, a folder of files (a snapshot of the hub), or a Hugging Face id, with what tells apart what is in it. */
+/** A file, a folder of files (a snapshot of the hub), or a Hugging Face id, with its split, subset and revision. */
 export interface StoredDataset extends SplitOptions {
   /** `./tasks.jsonl`, `./gsm8k`, `openai/gsm8k`. */
   path: string
-  /** Which of its columns stand for ours: `{ question: 'problem', answer: 'solution' }`. */
+  /** Columns with other names: `{ question: 'problem', answer: 'solution' }`. */
   columns?: Partial<Record<'prompt' | 'question' | 'answer' | 'info' | 'example_id', string>>
 }
 
@@ -38,18 +38,18 @@ export type DatasetSource =
   | ((seed: number) => Iterable<RowInput> | AsyncIterable<RowInput>)
 
 export interface DatasetOptions {
-  /** Handed to a function source. */
+  /** Passed to a source that is a function. */
   seed?: number
-  /** Put before each prompt that has no system message of its own. */
+  /** System prompt for each prompt that has no system message. */
   systemPrompt?: string
-  /** How errors call rows that come from code. Default 'dataset'. */
+  /** What errors call rows that come from code. Default 'dataset'. */
   name?: string
 }
 
-/** Rows that code may make: a generator without end would fill the memory without a word. */
+/** The most rows that code may make: an endless generator would fill the memory. */
 const MOST_MADE = 2_000_000
 
-/** Reads a source into tasks, in its order. Throws UserError naming place and columns for a row that is no task, or for no rows at all. */
+/** Reads the tasks of a source, in order. Throws UserError naming place and columns for a row that is no task, and for a source without rows. */
 export async function loadRows(source: DatasetSource, options: DatasetOptions = {}): Promise<Row[]> {
   const stored = typeof source === 'string' ? { path: source } : isStored(source) ? source : null
   const name = stored?.path ?? options.name ?? 'dataset'
@@ -58,7 +58,7 @@ export async function loadRows(source: DatasetSource, options: DatasetOptions = 
   const add = ({ where, columns }: TableRow) => {
     const row = toRow(columns, where, rows.length, options.systemPrompt)
     const before = places.get(row.exampleId)
-    // Answers are gathered by it: two tasks of one id would count as one with twice the answers.
+    // Answers are grouped by example_id: two tasks with one id would count as one task with twice the answers.
     if (before !== undefined)
       throw new UserError(
         `${where}: example_id ${row.exampleId} is that of ${before} too. Give each row its own, or leave the column out to count rows.`,
@@ -85,7 +85,7 @@ export async function loadRows(source: DatasetSource, options: DatasetOptions = 
   return rows
 }
 
-/** Every rollout is written with its row, so a row of code that JSON has no word for would end the run in its first step. */
+/** Refuses rows that JSON cannot hold: every rollout is written with its row, so the run would fail in its first step. */
 function mustBeJson({ info }: Row, where: string): void {
   try {
     JSON.stringify(info)
@@ -104,7 +104,7 @@ async function filesOf(stored: StoredDataset): Promise<string[]> {
   if (isHubId(path)) return await splitOfHub(path, stored)
   const isFolder = await stat(path).then(
     (info) => info.isDirectory(),
-    () => false, // readTable says that it is not there
+    () => false, // readTable reports a missing file
   )
   if (isFolder) return await splitOfFolder(path, stored)
   const idle = Object.entries({ split, subset, revision }).find(([, value]) => value !== undefined)
@@ -113,12 +113,12 @@ async function filesOf(stored: StoredDataset): Promise<string[]> {
   return [path]
 }
 
-/** Columns under our names; one that is named as the question is asked, although there is a `prompt`. Throws UserError for a column that is not there. */
+/** Renames columns. A column named as the question is used even where there is a `prompt`. Throws UserError for a missing column. */
 function renamed(columns: Record<string, unknown>, where: string, names: StoredDataset['columns'] = {}): Record<string, unknown> {
   const taken = Object.entries(names)
   const result = { ...columns }
   if (names.question !== undefined) delete result.prompt
-  // First all of them, as one may have the name of another of ours.
+  // Read all of them first, as a column may have the new name of another.
   for (const [, theirs] of taken) delete result[theirs]
   for (const [ours, theirs] of taken) {
     if (!(theirs in columns)) {
@@ -171,7 +171,7 @@ function toMessages(columns: Record<string, unknown>, where: string): Message[] 
     const calls = message?.tool_calls?.length
       ? { tool_calls: toCalls(message.tool_calls, `${where}: message ${i} of its prompt`) }
       : {}
-    // An answer that only calls has no text: null in most files, as is each field that a message has not.
+    // A message that only calls tools has no text: most files have null there, as for every missing field.
     const content = message?.content ?? (calls.tool_calls ? '' : undefined)
     if (!['system', 'user', 'assistant', 'tool'].includes(role ?? '') || typeof content !== 'string') {
       throw new UserError(
@@ -185,7 +185,7 @@ function toMessages(columns: Record<string, unknown>, where: string): Message[] 
   return messages
 }
 
-/** Calls of an earlier answer. */
+/** The tool calls of an earlier answer. */
 const toCalls = (calls: unknown, where: string): ToolCall[] =>
   toolCallsOf(
     calls,
@@ -215,13 +215,13 @@ function toInfo(value: unknown, where: string): Record<string, unknown> {
   return object as Record<string, unknown>
 }
 
-/** As JSON, or as code where JSON has no word for it: NaN, a BigInt, what holds itself. */
+/** A value as JSON, or as code where JSON cannot hold it: NaN, a BigInt, a cycle. */
 function textOf(value: unknown): string {
   let json: string | undefined
   try {
     if (typeof value !== 'number') json = JSON.stringify(value) as string | undefined
   } catch {
-    // inspect has a word for it
+    // inspect can show it
   }
   return json ?? inspect(value, { depth: 1, breakLength: Infinity })
 }
@@ -231,13 +231,13 @@ function short(value: unknown): string {
   return text.length > 80 ? `${text.slice(0, 77)}...` : text
 }
 
-/** Rows with the same messages have the same key. */
+/** A key that is the same for rows with the same messages. */
 const keyOf = (row: Row) => JSON.stringify(row.prompt.map((message) => [message.role, message.content]))
 
 /**
- * Parts rows into a training and a held-out set, by seed and by prompt: rows with the same prompt stay on the same side. Both keep
- * the rows' order. `evalSize`: held-out prompts, or a share of them when below 1; at least one prompt stays on each side.
- * Throws UserError where there are too few different prompts for that.
+ * Splits rows into a training and a held-out set, by seed and by prompt: rows with the same prompt stay on the same side. Both keep
+ * the rows' order. `evalSize`: the number of held-out prompts, or their share when below 1; each side has at least one prompt.
+ * Throws UserError where there are too few different prompts.
  */
 export function splitRows(
   rows: readonly Row[],

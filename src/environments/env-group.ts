@@ -1,6 +1,6 @@
 /**
- * Several environments as one. A run takes its members apart: each has its own share of the tasks, its own rubric, and its own metrics
- * under its name. By itself a group plays each row with the member that it came from.
+ * Several environments as one. A run treats its members separately: each has its own share of the tasks, its own rubric, and metrics
+ * under its name. Used directly, a group plays each row with the member that the row came from.
  */
 import { UserError } from '../common/errors.ts'
 import type { Message } from '../common/types.ts'
@@ -22,7 +22,7 @@ export class EnvGroup implements Environment {
   readonly rubric: Rubric
   readonly maxTurns: number
 
-  /** Throws UserError for no members, two of one name, or a weight that is none. */
+  /** Throws UserError for no members, two with one name, or a bad weight. */
   constructor({ id, envs }: EnvGroupOptions) {
     this.id = id
     this.members = envs.flatMap(({ env, name = env.id, weight = 1 }) => membersOf({ env, name, weight }))
@@ -64,7 +64,7 @@ export class EnvGroup implements Environment {
   }
 }
 
-/** Of a group within a group its members, with their shares of its weight: a row is known by one name, and is played by who has it. */
+/** Flattens groups within groups; members share the weight of their group. So each row is known by the name of one member, which plays it. */
 function membersOf({ env, name, weight }: EnvMember): EnvMember[] {
   const inner = env.members ?? []
   if (inner.length === 0) return [{ env, name, weight }]
@@ -72,7 +72,7 @@ function membersOf({ env, name, weight }: EnvMember): EnvMember[] {
   return inner.map((one) => ({ ...one, name: `${name}/${one.name}`, weight: (weight * one.weight) / total }))
 }
 
-/** Scores a rollout by the rubric of its member. */
+/** A rubric that scores a rollout by the rubric of its member. */
 class GroupRubric extends Rubric {
   readonly #of: (info: Record<string, unknown>) => Rubric
   readonly #rubrics: readonly Rubric[]

@@ -1,7 +1,7 @@
 /**
  * A model that judges answers, behind any OpenAI-compatible endpoint (`/chat/completions`): ours, vLLM's, a provider's.
- * The same question is asked once (cached by content, on disk where one wants it), a few at a time, with retries, a time limit for each, and a
- * limit on how many are asked at all. What goes wrong fails the rollout with a sentence that says where and what to do: it is no reward of 0.
+ * The same question is asked once (cached by content, on disk if wanted), a few questions at a time, with retries, a time limit for each, and a
+ * limit on their total. An error fails the rollout with a sentence that says where and what to do: it is never a reward of 0.
  */
 import { createHash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
@@ -27,19 +27,19 @@ export interface JudgeOptions {
   prompt?: string
   /** Fields of the request, as the endpoint names them. Default: `temperature` 0. */
   sampling?: Record<string, unknown>
-  /** Requests at a time. Default 16. */
+  /** The most requests at a time. Default 16. */
   concurrency?: number
-  /** Of a request that failed for a while (connection, 408, 409, 429, 5xx), waiting longer each time. Default 4. */
+  /** Retries of a request with a temporary error (connection, 408, 409, 429, 5xx), each after a longer wait. Default 4. */
   retries?: number
-  /** Limit of one try. Default 60. */
+  /** Time limit of one try in seconds. Default 60. */
   timeoutSeconds?: number
-  /** Requests at most in this process, as a ceiling on the bill; cached answers and retries are free. Default: none. */
+  /** The most requests in this process, to limit the bill; cached answers and retries do not count. Default: no limit. */
   maxRequests?: number
   /** A file of JSON lines that keeps answers for later runs. Default: none; answers are kept in memory. */
   cacheFile?: string
 }
 
-/** What a question to the judge is made of. */
+/** The parts of a question to the judge. */
 type JudgeQuestion = Pick<RewardArgs, 'prompt' | 'answer'> & { text: string; signal?: AbortSignal }
 
 const defaultJudgePrompt = `Compare a response to a question with the reference answer. Style and length do not count; only whether it says the same.
@@ -71,7 +71,7 @@ export class Judge {
     this.#options = options
     const { concurrency = 16, retries = 4, timeoutSeconds = 60, maxRequests = 1 } = options
     if (!options.model) throw new UserError('judge: no model is named. Give the name under which the endpoint serves it.')
-    // A slip like {answer} for it: each answer would earn what the first one did.
+    // A template without {response}, perhaps by a typo: every answer would get the verdict of the first.
     if (options.prompt !== undefined && !options.prompt.includes('{response}'))
       throw new UserError(
         'judge: its prompt has no {response}, so it would judge all answers alike. Write {response} where the answer is to stand.',
@@ -86,10 +86,10 @@ export class Judge {
     return this.#requests
   }
 
-  /** The judge's reply to the prompt filled in with a rollout's question, reference answer and response. */
+  /** The judge's reply to the prompt with a rollout's question, reference answer and response filled in. */
   async ask({ prompt, answer, text, signal }: JudgeQuestion): Promise<string> {
     const fields: Record<string, string> = { question: questionOf(prompt), answer, response: text }
-    // One pass, so that braces in what is filled in stay as they are.
+    // In one pass, so that braces in the filled-in texts stay as they are.
     const content = (this.#options.prompt ?? defaultJudgePrompt).replace(
       /\{(question|answer|response)\}/gu,
       (_, name: string) => fields[name],
@@ -97,7 +97,7 @@ export class Judge {
     return await this.complete([{ role: 'user', content }], signal)
   }
 
-  /** The judge's reply to messages. Throws an Error with the cause in words. */
+  /** The judge's reply to messages. Throws an Error that says the cause. */
   async complete(messages: readonly Pick<Message, 'role' | 'content'>[], signal?: AbortSignal): Promise<string> {
     await (this.#kept ??= this.#readCache())
     const body = {
@@ -111,12 +111,12 @@ export class Judge {
       try {
         return await known
       } catch (error) {
-        // Who asked first was aborted: that is no answer to who still waits.
+        // The first caller was aborted; the others still wait for a reply.
         if (!(error instanceof Aborted) || signal?.aborted) throw error
       }
     }
     const reply = this.#request(body, signal)
-    // Those who ask the same meanwhile share the reply; a failure is not kept.
+    // Callers with the same question share the reply; a failure is not kept.
     this.#answers.set(key, reply)
     try {
       const text = await reply
@@ -141,20 +141,20 @@ export class Judge {
         const words = this.#explain(client, error)
         throw signal?.aborted ? new Aborted(words) : new Error(words, { cause: error })
       })
-      // What stands before a judge answers with a page, or with nothing.
+      // Proxies answer with a web page, or with nothing.
       const reply = response as (Partial<OpenAI.ChatCompletion> & { error?: unknown }) | null | undefined
       const choice = reply?.choices?.[0]
       const text = replyText(choice?.message?.content)
       if (text.trim() === '') {
         const why = choice?.finish_reason
-        // With status 200 too some say that they failed.
+        // Some report a failure with status 200.
         const failed = reply?.error ?? (choice ? undefined : reply)
         const said = failed ? `: ${JSON.stringify(failed).slice(0, 300)}` : why ? ` (finish_reason ${why})` : ''
         throw new Error(`judge ${model} at ${client.baseURL} replied without text${said}`)
       }
       return text
     } finally {
-      // The place goes to the next in line.
+      // The next caller in line gets the slot.
       const next = this.#waiting.shift()
       if (next) next()
       else this.#running--
@@ -204,7 +204,7 @@ export class Judge {
         const { key, text } = JSON.parse(line) as { key: string; text: string }
         if (typeof key === 'string' && typeof text === 'string') this.#answers.set(key, Promise.resolve(text))
       } catch {
-        // The last line of a run that was killed may be cut off; it is asked again.
+        // The last line of a killed run may be cut off; that question is asked again.
       }
     }
   }
@@ -214,22 +214,22 @@ export class Judge {
     if (!file) return
     try {
       await mkdir(dirname(file), { recursive: true })
-      // The first newline ends a line that a killed run left open.
+      // The newline in front ends a line that a killed run left incomplete.
       await appendFile(file, `\n${JSON.stringify({ key, text })}`)
     } catch (error) {
-      // A reply that a full disk has no room for is a reply all the same.
+      // On a full disk the reply is used and not kept.
       if (!isFullDisk(error)) throw error
     }
   }
 }
 
-/** The text of a reply's content, which some providers give in parts: Mistral's thoughts have parts of their own. */
+/** The text of a reply's content, which some providers give in parts: Mistral has separate parts for thoughts. */
 export function replyText(content: unknown): string {
   if (!Array.isArray(content)) return typeof content === 'string' ? content : ''
   return content.map((part: { text?: unknown } | null) => (typeof part?.text === 'string' ? part.text : '')).join('')
 }
 
-/** The conversation before the answer, as text; one user message is itself. */
+/** The conversation before the answer, as text; a single user message as it is. */
 function questionOf(prompt: readonly Message[]): string {
   const asked = prompt.filter((message) => message.role !== 'system')
   return asked.length === 1 ? asked[0].content : asked.map((message) => `${message.role}: ${message.content}`).join('\n\n')
@@ -240,7 +240,7 @@ function questionOf(prompt: readonly Message[]): string {
  * colon. Throws for a reply that says neither or both ("so the answer is not yes" says neither).
  */
 export function yesOrNo(reply: string): number {
-  // A template may have opened the thought in the prompt, and max_tokens may have cut it off: neither is a verdict.
+  // Thoughts are no verdict. Their opening tag may be in the prompt, and max_tokens may have cut off the closing one.
   const [said] = reply.split('</think>').at(-1)!.split('<think>')
   const text = said.toLowerCase().trim()
   const ends = /(?:[\n:.!?]|^)[^a-z\n]*([a-z]+)[^a-z]*$/u.exec(text)
@@ -252,14 +252,14 @@ export function yesOrNo(reply: string): number {
   return words[0] === 'yes' ? 1 : 0
 }
 
-/** A reward function that may ask the judge: `judge(args)` gives its reply to the prompt, `judge.complete` to messages. */
+/** A reward function that may ask the judge: `judge.ask(args)` gives its reply to the prompt, `judge.complete` to messages. */
 export type JudgeRewardFunction = (args: RewardArgs, judge: Judge) => RewardValue | Promise<RewardValue>
 
 export interface JudgeRubricOptions {
   judge: JudgeOptions | Judge
   /** Reward functions that ask the judge, by name. Default: `judge_reward`, 1 where it replies yes. */
   judged?: Record<string, JudgeRewardFunction | { reward: JudgeRewardFunction; weight?: number; timeoutSeconds?: number }>
-  /** Reward functions that do not. */
+  /** Reward functions that do not ask the judge. */
   functions?: Record<string, RewardSpec>
   group?: Record<string, GroupRewardSpec>
   parser?: Parser
@@ -279,7 +279,7 @@ export class JudgeRubric extends Rubric {
     const functions = Object.fromEntries(
       Object.entries(judged).map(([name, spec]) => {
         const given = typeof spec === 'function' ? { reward: spec } : spec
-        // Requests queue and are tried again: each try has its own limit, this one is for all of it.
+        // Requests queue and are retried; each try has its own limit, and this one is for the whole.
         return [name, { timeoutSeconds: 1800, ...given, reward: (args: RewardArgs) => given.reward(args, judge) }]
       }),
     )

@@ -1,6 +1,6 @@
-/** Waiting with a name and a limit. Everything this room awaits from outside (the policy, a user's reward function) goes through here. */
+/** Waiting with a name and a limit, for everything that environments await from outside (the policy, a user's reward function). */
 
-/** A limit has passed. `what`: the name of what was waited for. */
+/** A time limit has passed. `what`: the name of the awaited work. */
 export class TimeLimitError extends Error {
   readonly what: string
   constructor(what: string, seconds: number) {
@@ -10,16 +10,16 @@ export class TimeLimitError extends Error {
 }
 
 export interface Limits {
-  /** What is being waited for, as it should read in an error: 'generation', 'reward function "correct"'. */
+  /** The awaited work, as an error should name it: 'generation', 'reward function "correct"'. */
   what: string
   /** Infinity: no limit. */
   seconds: number
-  /** An outer end: the run stops, or a sibling failed. */
+  /** Fires when the run stops or a sibling failed. */
   signal?: AbortSignal
 }
 
 /**
- * Runs `work` with a signal that fires at the limit or with `limits.signal`, and stops waiting then even if `work` does not listen.
+ * Runs `work` with a signal that fires at the limit or with `limits.signal`; stops waiting then even if `work` ignores the signal.
  * Throws a TimeLimitError, or an Error with the reason of the outer abort. A synchronous endless loop cannot be stopped.
  */
 export async function withLimit<T>(limits: Limits, work: (signal: AbortSignal) => T | Promise<T>): Promise<T> {
@@ -28,16 +28,16 @@ export async function withLimit<T>(limits: Limits, work: (signal: AbortSignal) =
   const controller = new AbortController()
   const { promise: ended, reject } = Promise.withResolvers<never>()
   const end = (error: Error) => {
-    reject(error) // before the abort, so that it is this error that wins, not what the work throws when aborted
+    reject(error) // before the abort, so that this error is reported, not the one that the aborted work throws
     controller.abort(error)
   }
   const ms = seconds * 1000
-  // setTimeout counts in 32 bits; 24 days and more mean no limit.
+  // setTimeout takes 31 bits; 24 days and more count as no limit.
   const timer = ms < 2 ** 31 - 1 ? setTimeout(() => end(new TimeLimitError(what, seconds)), ms) : undefined
   const onAbort = () => end(abortError(what, signal!))
   signal?.addEventListener('abort', onAbort, { once: true })
   try {
-    // Both promises are raced, so a late rejection of the work is seen and never unhandled.
+    // The race also handles a late rejection of the work.
     return await Promise.race([ended, Promise.resolve(controller.signal).then(work)])
   } finally {
     clearTimeout(timer)
@@ -45,7 +45,7 @@ export async function withLimit<T>(limits: Limits, work: (signal: AbortSignal) =
   }
 }
 
-/** That `what` was aborted, with the reason that the signal has. */
+/** The error that `what` was aborted, with the signal's reason. */
 export function abortError(what: string, signal: AbortSignal): Error {
   const reason: unknown = signal.reason
   const why =

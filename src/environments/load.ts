@@ -1,8 +1,8 @@
 /**
  * Finds and starts an environment by its id: a bundled one (a file of `environments/`), a file of the user's, or an npm package.
  * All three have one shape, a module whose default export is `loadEnvironment(args)`. Such a module imports
- * 'dawn-rl/environments'; wherever it lies, a resolve hook points that name at this very copy of the code, so that a file in the user's
- * own folder needs no path to us and no second copy is loaded.
+ * 'dawn-rl/environments'; a resolve hook points that name at this copy of the code, so that a file in any folder needs no path to it
+ * and no second copy is loaded.
  */
 import { existsSync, readdirSync } from 'node:fs'
 import { registerHooks } from 'node:module'
@@ -20,11 +20,11 @@ export interface LoadOptions extends PythonOptions {
   base?: string
 }
 
-// Run as it is, this file and the bundled ones are .ts; in the packed package they are compiled beside each other as .js.
+// In the checkout this file and the bundled environments are .ts; in the npm package they are compiled to .js beside each other.
 const ending = import.meta.url.endsWith('.ts') ? '.ts' : '.js'
 const bundledFolder = fileURLToPath(new URL('../../environments/', import.meta.url))
 
-/** Ids of the environments that ship. A file put into `environments/` is one of them. */
+/** Ids of the bundled environments: the files in `environments/`. */
 export function bundledEnvironments(): string[] {
   const files = existsSync(bundledFolder) ? readdirSync(bundledFolder) : []
   return files
@@ -58,7 +58,7 @@ export function resolveEnvironment(id: string, options: LoadOptions = {}): strin
   }
 }
 
-/** What `import` of a file in `folder` finds under a name; require's lookup would not see a package that has ES modules alone. */
+/** What an `import` in a file of `folder` finds under a name; require's lookup does not see packages that are ES modules only. */
 function resolvedFrom(folder: string, id: string): string {
   const parentURL = pathToFileURL(join(folder, 'package.json')).href
   const hook = registerHooks({ resolve: (specifier, context, next) => next(specifier, { ...context, parentURL }) })
@@ -69,7 +69,7 @@ function resolvedFrom(folder: string, id: string): string {
   }
 }
 
-/** Whether an id is Python's to load: it is said so, it is a Python file, or nothing else has that name and Python does. */
+/** Whether an id is a Python environment's: by the config, as a .py file, or because only Python knows the name. */
 function isPythons(id: string, { python, base = '.' }: LoadOptions): boolean {
   if (python !== undefined) return python !== false
   if (id.endsWith('.py')) return true
@@ -83,7 +83,7 @@ function isPythons(id: string, { python, base = '.' }: LoadOptions): boolean {
 
 /**
  * Loads an environment and starts it with `args`.
- * Throws UserError for an id that leads nowhere, a module that fails or has not the right shape, and arguments it refuses.
+ * Throws UserError for an unknown id, a module that fails or has the wrong shape, and arguments that the environment refuses.
  */
 export async function loadEnvironment(
   id: string,
@@ -130,7 +130,7 @@ function checked(id: string, made: unknown): Environment {
   if (typeof env.id !== 'string' || env.id === '') throw wrong('no id')
   if (!Array.isArray(env.dataset) || env.dataset.length === 0) throw wrong('no dataset: an array of rows with at least one')
   if (!Array.isArray(env.evalDataset)) throw wrong('no evalDataset: an array of rows, empty for none')
-  // Answers are gathered by the id, so rows without one would be one task.
+  // Answers are grouped by exampleId: rows without one would count as one task.
   const isRow = (row: Partial<Row> | undefined) => Array.isArray(row?.prompt) && Number.isInteger(row.exampleId) && !!row.info
   if (![...env.dataset, ...env.evalDataset].every(isRow))
     throw wrong('a row that is not { exampleId, prompt: messages, answer, info }: loadRows makes such rows of texts')
@@ -151,8 +151,8 @@ export class ArgsError extends UserError {
 let hooked = false
 
 /**
- * Points 'dawn-rl/environments' at this copy of the code, and reads a user's .ts file as an ES module even in a folder whose package.json
- * says "commonjs", which is what `npm init` writes. For every file of the user's, so for losses, advantages and filters too.
+ * Points 'dawn-rl/environments' at this copy of the code, and reads users' .ts files as ES modules even in a folder whose package.json
+ * says "commonjs", which is what `npm init` writes. This holds for all files of users: losses, advantages and filters too.
  */
 export function hookResolve(): void {
   if (hooked) return

@@ -13,7 +13,7 @@ export type McpServer = (
 ) & {
   /** Only these of its tools. Default: all. */
   tools?: readonly string[]
-  /** Of a call. Default 30; to connect: three times as much. */
+  /** Time limit of a call in seconds. Default 30; connecting may take three times as long. */
   timeoutSeconds?: number
 }
 
@@ -23,8 +23,8 @@ export interface McpConnection {
 }
 
 /**
- * Connects to each server and asks for its tools; they are shared by all rollouts. Throws UserError naming the server that cannot be
- * reached, does not answer, or lacks a tool that was asked for; those already open are closed then.
+ * Connects to each server and lists its tools; all rollouts share them. Throws UserError naming a server that cannot be reached, does not
+ * answer, or lacks a wanted tool; servers already connected are closed then.
  */
 export async function connectMcp(servers: readonly McpServer[]): Promise<McpConnection[]> {
   const open: McpConnection[] = []
@@ -42,11 +42,11 @@ export const closeMcp = (open: readonly McpConnection[]) => Promise.allSettled(o
 interface Opened {
   client: Caller & { close(): Promise<void> }
   tools: { name: string; description?: string; inputSchema: object }[]
-  /** The connection has ended, or a call was not carried. */
+  /** The connection has ended, or a call could not be sent. */
   gone: boolean
 }
 
-/** A server's tools. One that went away is connected with anew by the next call. */
+/** A server's tools. After the connection was lost the next call connects again. */
 async function connect(server: McpServer): Promise<McpConnection> {
   let opening = open(server)
   let closed = false
@@ -56,7 +56,7 @@ async function connect(server: McpServer): Promise<McpConnection> {
     const last = await seen.catch(() => undefined)
     if (closed) throw new ToolGoneError(`the MCP server ${labelOf(server)} is closed`)
     if (last && !last.gone) return last
-    // The first of those who wait does it for all.
+    // One call reconnects for all that wait.
     if (opening === seen) opening = open(server)
     return await opening.catch((error: unknown) => {
       throw new ToolGoneError(messageOf(error))
@@ -83,10 +83,10 @@ async function connect(server: McpServer): Promise<McpConnection> {
 
 const labelOf = (server: McpServer) => ('url' in server ? server.url : [server.command, ...(server.args ?? [])].join(' '))
 
-/** Whether no server has answered: what it answers itself, also to arguments that are wrong, is for the model. */
+/** Whether an error means that the server did not answer. Errors that the server itself returns, as for wrong arguments, go to the model. */
 function isUncarried(error: unknown): boolean {
   const { code } = (error ?? {}) as { code?: unknown }
-  // fetch throws a TypeError where nobody listens.
+  // fetch throws a TypeError where no server listens.
   return error instanceof TypeError || /^(?:NOT_CONNECTED|CONNECTION_CLOSED|SEND_FAILED|CLIENT_HTTP)/u.test(String(code))
 }
 

@@ -1,10 +1,10 @@
 /**
  * Several turns: the policy answers, the environment answers, until something ends it. Names as in verifiers' MultiTurnEnv.
  *
- * What ends a rollout, asked before each of the policy's turns but the first: `final_env_response` (the environment has said its last
- * word), the environment's own conditions in their order, and last `max_turns_reached`, so that an end of the environment's own is called
- * so (verifiers asks in the order of names); and at any time `timeout_reached` (its own limit) and `prompt_too_long` (no room for another
- * answer). Those last two leave what was played before, as truncated.
+ * What ends a rollout, checked before each of the policy's turns but the first: `final_env_response` (the environment has ended it), the
+ * environment's own conditions in order, and last `max_turns_reached`, so that an own condition gives the reason where both hold (verifiers
+ * checks in the order of names); and at any time `timeout_reached` (the environment's limit) and `prompt_too_long` (no room for another
+ * answer). After these two the turns so far count, as truncated.
  */
 import { hashSeed } from '../common/random.ts'
 import type { ChatCompletion, Message, ToolDefinition } from '../common/types.ts'
@@ -14,7 +14,7 @@ import { readTasks, TaskEnv, type TaskOptions, type WithRows } from './task-env.
 import { Trajectory } from './turns.ts'
 import type { RolloutContext, RolloutDraft, Row } from './types.ts'
 
-/** What is known of a rollout while it is played. An environment's own values stand beside these; reward functions see all of it. */
+/** The state of a rollout while it is played. Environments add their own values; reward functions see all of them. */
 export interface TurnState {
   readonly row: Row
   readonly prompt: readonly Message[]
@@ -28,7 +28,7 @@ export interface TurnState {
   lastText: string
   /** Whether any answer was cut off by max_tokens. */
   isTruncated: boolean
-  /** Set it to end the rollout with these messages, without another answer; a text is a user message. */
+  /** Set this to end the rollout with these messages, without another answer; a text becomes a user message. */
   finalEnvResponse?: EnvResponse
   /** Numbers for metrics, by name; each rollout's own. */
   counts: Record<string, number>
@@ -38,32 +38,32 @@ export interface TurnState {
 
 export type State<Own extends object = Record<string, unknown>> = TurnState & Own
 
-/** Messages to go on with; a text becomes a user message. */
+/** The environment's next messages; a text becomes a user message. */
 export type EnvResponse = Message[] | string
 
 export interface MultiTurnOptions<Own extends object = Record<string, unknown>> extends TaskOptions {
-  /** What the environment says to the policy's last answer. `messages`: the whole conversation. */
+  /** The environment's reply to the policy's last answer. `messages`: the whole conversation. */
   envResponse: (messages: Message[], state: State<Own>) => EnvResponse | Promise<EnvResponse>
-  /** Answers of the policy at most; -1: no limit but max_seq_len's. Default 10. */
+  /** The most answers of the policy; -1: limited by max_seq_len only. Default 10. */
   maxTurns?: number
-  /** Limit of the whole rollout; what was played until then is scored. Default: none. */
+  /** Time limit of the whole rollout in seconds; what was played until then is scored. Default: no limit. */
   timeoutSeconds?: number
-  /** Makes a rollout's own values. */
+  /** Makes the environment's own values of a rollout's state. */
   setupState?: (row: Row, signal: AbortSignal) => Own | Promise<Own>
-  /** Runs after each rollout, however it ended, for what `setupState` opened. */
+  /** Runs after each rollout, however it ended, to close what `setupState` opened. */
   cleanup?: (state: State<Own>) => void | Promise<void>
-  /** Conditions that end it, asked in this order; the name is the rollout's stop condition. */
+  /** Conditions that end the rollout, checked in this order; the name becomes the rollout's stop condition. */
   stop?: Record<string, (state: State<Own>) => boolean | Promise<boolean>>
-  /** Names of `counts` that begin at 0, so that a rollout that counts nothing has the metric too. */
+  /** Names in `counts` that begin at 0, so that every rollout has these metrics. */
   counts?: readonly string[]
   /** The tools that the model is told of. */
   toolDefinitions?: readonly ToolDefinition[]
 }
 
-/** Seconds that a cleanup may take. */
+/** Time limit of a cleanup in seconds. */
 const CLEANUP_SECONDS = 30
 
-/** The loop of turns, for environments that make their options in their own way. */
+/** The loop of turns, for subclasses that build its options themselves. */
 export class TurnsEnv<Own extends object = Record<string, unknown>> extends TaskEnv {
   readonly maxTurns: number
   readonly tools: readonly ToolDefinition[]
@@ -93,21 +93,21 @@ export class TurnsEnv<Own extends object = Record<string, unknown>> extends Task
         const facts = { row, prompt: row.prompt, answer: row.answer, info: row.info, completion: [] }
         const own = ((await this.#options.setupState?.(row, signal)) ?? {}) as Own
         const made = Object.assign({}, own, facts, { turn: 0, lastText: '', isTruncated: false, counts, signal })
-        // Nobody waits for it any more, and what it has opened is to be closed.
+        // The rollout has ended meanwhile; what setupState opened must still be closed.
         if (play.over) await this.#cleanup(made)
         state = made
         return play.over ? 'abort' : await this.#play(state, play)
       })
       failed = false
     } catch (error) {
-      // A limit of its own leaves the turns that were finished; anything else is the rollout's failure.
+      // At the environment's own limit the finished turns count; anything else fails the rollout.
       if (!(error instanceof TimeLimitError && error.what === limit.what) || !state || state.turn === 0) throw error
       failed = false
       stopCondition = 'timeout_reached'
     } finally {
       play.over = true
       const cleaning = state ? this.#cleanup(state) : Promise.resolve()
-      // The first failure is the one to tell of.
+      // Report the first failure only.
       await (failed ? cleaning.catch(() => {}) : cleaning)
     }
     const cutShort = stopCondition === 'timeout_reached' || stopCondition === 'prompt_too_long'
@@ -119,7 +119,7 @@ export class TurnsEnv<Own extends object = Record<string, unknown>> extends Task
     if (cleanup) await withLimit({ what: 'cleanup', seconds: CLEANUP_SECONDS }, () => cleanup(state))
   }
 
-  /** Plays turn after turn; the stop condition. */
+  /** Plays turn after turn; returns the stop condition. */
   async #play(state: State<Own>, play: Play): Promise<string> {
     for (;;) {
       if (state.turn > 0) {
@@ -148,8 +148,8 @@ export class TurnsEnv<Own extends object = Record<string, unknown>> extends Task
 const ROLES = ['system', 'user', 'assistant', 'tool']
 
 /**
- * What an environment says, as messages. Types do not hold where nobody checks them: a forgotten `return`, or a list of parts as content,
- * would come to the model as the text "undefined" or "[object Object]", and be trained on.
+ * Checks an environment's reply and makes messages of it. Unchecked JavaScript may forget a `return` or give a list of parts as content;
+ * the model would then see "undefined" or "[object Object]", and be trained on it.
  */
 function messagesOf(said: EnvResponse, name: string): Message[] {
   if (typeof said === 'string') return [{ role: 'user', content: said }]
@@ -171,9 +171,9 @@ export class MultiTurnEnv<Own extends object = Record<string, unknown>> extends 
   }
 }
 
-/** The policy's side of one rollout, and what it leaves. */
+/** The policy's answers in one rollout, and their tokens. */
 class Play {
-  /** Nothing that still comes back counts any more. */
+  /** Set at the end: answers that arrive later are dropped. */
   over = false
   readonly #ctx: RolloutContext
   readonly #tools: readonly ToolDefinition[]
@@ -188,7 +188,7 @@ class Play {
   async complete(state: TurnState): Promise<ChatCompletion | null> {
     const { client, sampling } = this.#ctx
     const messages = [...state.prompt, ...state.completion]
-    // Noise goes by seed and position, so each turn has a seed of its own.
+    // Sampling noise depends on seed and position, so each turn gets its own seed.
     const seed = state.turn === 0 ? sampling.seed : hashSeed(sampling.seed, 'turn', state.turn)
     const turn = { tools: this.#tools, previous: this.#trajectory.last }
     let completion: ChatCompletion

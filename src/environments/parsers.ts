@@ -4,7 +4,7 @@ import type { RewardFunction } from './types.ts'
 
 type Extract = (text: string) => string
 
-/** Gives the text as it is, trimmed, or what `extract` makes of it. */
+/** Returns the trimmed text, or what `extract` makes of it. */
 export class Parser {
   readonly #extract: Extract
   constructor(extract: Extract = (text) => text) {
@@ -21,7 +21,7 @@ export class Parser {
   getAssistantMessages(completion: readonly Message[]): Message[] {
     return completion.filter((message) => message.role === 'assistant')
   }
-  /** From 0 to 1: how much of the form that the parser expects `text` has. */
+  /** From 0 to 1: how well `text` has the form that the parser expects. */
   format(_text: string): number {
     return 1
   }
@@ -49,7 +49,7 @@ export class ThinkParser extends Parser {
     if (end < 0) return this.#required ? '' : super.parse(text)
     return super.parse(text.slice(end + '</think>'.length))
   }
-  /** 1 for one thought, at the start, closed once, with an answer after it; else 0. */
+  /** 1 for a single thought at the start, closed once, with an answer after it; else 0. */
   override format(text: string): number {
     const parts = text.split('</think>')
     if (parts.length === 1) return !this.#required && !text.includes('<think>') && text.trim() !== '' ? 1 : 0
@@ -59,14 +59,14 @@ export class ThinkParser extends Parser {
   }
 }
 
-/** ThinkParser for models that think or do not: a text without `</think>` is all answer. */
+/** ThinkParser for models that do not always think: a text without `</think>` is all answer. */
 export class MaybeThinkParser extends ThinkParser {
   constructor(extract?: Extract) {
     super({ extract, required: false })
   }
 }
 
-/** A field's tag, or several that mean the same; the first is its name. */
+/** A field's tag, or several tags with the same meaning; the first is the field's name. */
 export type XMLField = string | readonly [string, ...string[]]
 
 /**
@@ -76,12 +76,12 @@ export type XMLField = string | readonly [string, ...string[]]
  *     new Rubric({ correct, form: { reward: parser.getFormatRewardFunc(), weight: 0.2 } }, { parser })
  */
 export class XMLParser extends Parser {
-  /** Names of the fields: of each its first tag. */
+  /** Names of the fields (their first tags). */
   readonly fieldNames: readonly string[]
   readonly answerField: string
   readonly #tags: readonly (readonly string[])[]
 
-  /** `answerField`: 'answer' where a field has that tag, else the last field. Throws for tags that are none, or stand in two fields. */
+  /** `answerField`: default 'answer' where a field has that tag, else the last field. Throws for bad tags, and for a tag in two fields. */
   constructor(fields: readonly XMLField[], options: { answerField?: string; extract?: Extract } = {}) {
     super(options.extract)
     this.#tags = fields.map((field) => (typeof field === 'string' ? [field] : field))
@@ -98,7 +98,7 @@ export class XMLParser extends Parser {
     this.answerField = found[0]
   }
 
-  /** The fields in their order, each with all its tags. */
+  /** The fields in order, each with all its tags. */
   getFields(): string[][] {
     return this.#tags.map((tags) => [...tags])
   }
@@ -125,7 +125,7 @@ export class XMLParser extends Parser {
     return share + (rest === '' ? 0.5 : 0)
   }
 
-  /** The form in words, for a system prompt: `<reasoning>\n...\n</reasoning>`, alternatives beside each other. */
+  /** The expected form, for a system prompt: `<reasoning>\n...\n</reasoning>`; alternative tags side by side. */
   getFormatStr(): string {
     return this.#tags
       .map(
@@ -135,7 +135,7 @@ export class XMLParser extends Parser {
       .join('\n')
   }
 
-  /** The text that `parse` would read back, for supervised examples. A field may go by any of its tags. Throws for one that is none. */
+  /** The text that `parse` reads back, for supervised examples. A field may be named by any of its tags. Throws for an unknown field. */
   render(fields: Record<string, string>): string {
     const unknown = Object.keys(fields).find((name) => !this.#tags.flat().includes(name))
     if (unknown !== undefined) throw new Error(`XMLParser: "${unknown}" is not one of its fields (${this.fieldNames.join(', ')})`)
@@ -148,7 +148,7 @@ export class XMLParser extends Parser {
 
 /** All closed occurrences of tags, in the order in which they end. */
 function occurrences(text: string, tags: readonly string[]): { inner: string; end: number }[] {
-  // Split by the tags rather than match across them: a text full of opening tags stays linear to read.
+  // Split at the tags rather than match across them, so that a text full of opening tags takes linear time.
   return tags
     .flatMap((tag) => {
       let end = 0

@@ -30,17 +30,17 @@ export interface RolloutOptions {
   rolloutTimeoutSeconds?: number
   /** Limit of scoring it, beside the rubric's own limit of each function. Default: none. */
   rewardTimeoutSeconds?: number
-  /** Passed by each answer of the policy: so many are sampled at once. While one waits here no clock runs. */
+  /** Limits how many answers are sampled at once. No clock runs while an answer waits here. */
   gate?: Gate
 }
 
 export interface Gate {
-  /** `again`: the rollout has been through before. */
+  /** `again`: this is not the rollout's first answer. */
   take(again: boolean): Promise<void>
   give(): void
 }
 
-/** What the environment left for scoring, of rollouts whose group is still to be scored. */
+/** The environment's state of rollouts whose group is still to be scored. */
 const states = new WeakMap<Rollout, Record<string, unknown>>()
 
 /** Plays and scores one task. */
@@ -101,23 +101,23 @@ export async function runRollout(env: Environment, given: Row, options: RolloutO
   return scored
 }
 
-/** A game that counts in its `info`, or goes on in its prompt, must not do so for the task's other rollouts, nor for later epochs': each has a copy. */
+/** A copy for each rollout: an environment may change its `info` or prompt, which must not affect other rollouts of the task or later epochs. */
 function own<T>(value: T): T {
   try {
     return structuredClone(value)
   } catch {
-    return value // a function, which has no copy
+    return value // it holds a function, which cannot be copied
   }
 }
 
-/** What a user's environment threw, with the place in its code; what is thrown here says by itself whose it is. */
+/** An error of a user's environment, with the place in its code; our own errors are clear without it. */
 function told(thrown: unknown): string {
   if (!(thrown instanceof Error)) return `the environment threw: ${messageOf(thrown)}`
   const place = placeInCode(thrown)
   return place ? `the environment threw: ${thrown.message} (${place})` : thrown.message
 }
 
-/** Tells the timeline what a rollout has done since a time. */
+/** Adds a span to the timeline: what a rollout has done since `start`. */
 type Mark = (track: TimelineTrack, name: string, start: number, detail?: TraceArgs) => void
 
 function markerOf(group: string, index?: number): Mark {
@@ -127,10 +127,10 @@ function markerOf(group: string, index?: number): Mark {
     timeline?.add({ track, name, start, end: performance.now(), step, detail: { ...who, ...detail }, fine: true })
 }
 
-/** The policy as a rollout sees it: each answer waits at the gate, and is a step of the clock. */
+/** The policy as a rollout sees it: each answer waits at the gate, and is one step of the clock. */
 class GatedClient implements ChatClient {
   queuedMs = 0
-  /** What went wrong on the sampler's side. */
+  /** Errors of the sampler. */
   readonly failures = new Set<unknown>()
   readonly #client: ChatClient
   readonly #clock: StepClock
@@ -141,7 +141,7 @@ class GatedClient implements ChatClient {
   #again = false
   #closed = false
   readonly #mark: Mark
-  /** When the last answer ended: since then the environment has it. */
+  /** When the last answer ended: the environment has been at work since. */
   #answered: number | undefined
 
   constructor(client: ChatClient, clock: StepClock, gate: Gate | undefined, mark: Mark) {
@@ -153,7 +153,7 @@ class GatedClient implements ChatClient {
 
   complete(...asked: Parameters<ChatClient['complete']>): Promise<ChatCompletion> {
     const answer = this.#complete(...asked)
-    // One that its environment does not wait for fails once the rollout has ended, and is nobody's error then.
+    // An answer that the environment does not await fails when the rollout ends; that must not be an unhandled rejection.
     answer.catch(() => {})
     return answer
   }
@@ -193,14 +193,14 @@ class GatedClient implements ChatClient {
       this.#answered = performance.now()
       this.#sampling--
       if (!this.#closed) {
-        // Of several answers asked for at once, others may still be waiting for their turn.
+        // The environment may have asked for several answers at once, and others still wait at the gate.
         if (this.#sampling === 0) this.#clock.step(this.#waiting > 0 ? null : 'the environment')
         if (this.#gate) this.#give()
       }
     }
   }
 
-  /** Gives back what a generator that does not listen still holds. */
+  /** Gives back the places that a generator which ignores the signal still holds. */
   close(): void {
     this.#markTurn()
     this.#closed = true
@@ -218,7 +218,7 @@ class GatedClient implements ChatClient {
   }
 }
 
-/** A copy of a played rollout with fresh reward, metrics, error and scoring time; also for rollouts read back from disk. */
+/** A copy of a played rollout, scored anew; also for rollouts read back from disk. */
 export async function scoreRollout(
   env: Environment,
   rollout: Rollout,
@@ -233,8 +233,8 @@ export async function scoreRollout(
 }
 
 /**
- * Adds what the rubric's group functions say to the rollouts of one task, all of which have ended. Those that failed are left as they
- * are. A group function that goes wrong fails the whole group. Never rejects.
+ * Adds the rewards of group functions to the rollouts of one task, all of which have ended. Failed rollouts are left as they are. A group
+ * function that fails makes the whole group fail. Never rejects.
  */
 export async function scoreGroup(
   env: Environment,
@@ -262,7 +262,7 @@ const nothingPlayed: RolloutDraft = {
   stopCondition: 'error',
 }
 
-/** An environment is a user's code, and what the trainer indexes by token must be whole: the three arrays of a completion have one length. */
+/** Checks what a user's environment returned: the trainer needs three arrays of the same length for a completion. */
 function checked(draft: RolloutDraft): RolloutDraft {
   const {
     completion,
@@ -298,17 +298,17 @@ function checked(draft: RolloutDraft): RolloutDraft {
   return draft
 }
 
-/** A supervised example: messages, and what follows them, of which the assistant's are learned. */
+/** A supervised example: a prompt and the messages after it, of which the assistant's are learned. */
 export interface SftRow {
   prompt: Message[]
   completion: Message[]
-  /** The tools that the prompt tells of; left out where there are none. */
+  /** The tools that the prompt describes; left out where there are none. */
   tools?: readonly ToolDefinition[]
 }
 
-/** An environment's own answers, or whole conversations, as supervised examples. Rows without one are left out. */
+/** Supervised examples from an environment's own answers or conversations. Rows without one are left out. */
 export function sftRows(env: Environment, split: 'train' | 'eval' = 'train'): SftRow[] {
-  // A group's rows are its members', each told of its own member's tools.
+  // Each row of a group is shown the tools of its member.
   if (env.members) return env.members.flatMap((member) => sftRows(member.env, split))
   const rows = split === 'train' ? env.dataset : env.evalDataset
   return rows.flatMap((row) => {

@@ -1,10 +1,10 @@
 /**
  * A rubric turns a finished completion into one reward: the weighted sum of named functions.
- * - Weight 0 makes a function a metric. null from a function takes it out of the sum (the other weights stay as they are).
- * - Every function runs under a time limit. One that throws, is late, or gives anything but a finite number or null fails the whole
- *   rollout with an error that names it: a failure is never a reward of 0.
- * - Functions of one rollout run side by side; the first failure aborts the others.
- * - Group functions see the rollouts of one task side by side, once all of them have ended, and are parts of the same sum.
+ * - Weight 0 makes a function a metric. A function that returns null is left out of the sum (the other weights stay as they are).
+ * - Every function has a time limit. One that throws, is late, or returns anything but a finite number or null fails the whole rollout
+ *   with an error that names it: a failure is never a reward of 0.
+ * - Functions of one rollout run concurrently; the first failure aborts the others.
+ * - Group functions see all rollouts of one task, once all have ended, and add to the same sum.
  */
 import { messageOf, placeInCode } from '../common/errors.ts'
 import { tracer } from '../common/trace.ts'
@@ -20,15 +20,15 @@ export type RewardSpec = RewardFunction | { reward: RewardFunction; weight?: num
 export type GroupRewardSpec = GroupRewardFunction | { reward: GroupRewardFunction; weight?: number; timeoutSeconds?: number }
 
 export interface RubricOptions {
-  /** Functions of all rollouts of a task, by name. */
+  /** Group functions, by name: each sees all rollouts of a task. */
   group?: Record<string, GroupRewardSpec>
   /** Makes `text` from `rawText`. Default: the trimmed text. */
   parser?: Parser
-  /** Limit of each function that has none of its own. Default 60. */
+  /** Default time limit of a function in seconds. Default 60. */
   timeoutSeconds?: number
 }
 
-/** The facts of a rollout that scoring needs; a `Rollout` read back from disk has them all. */
+/** The parts of a rollout that scoring needs; a `Rollout` read back from disk has them all. */
 export type Scorable = Pick<
   Rollout,
   'prompt' | 'completion' | 'answer' | 'info' | 'completion_tokens' | 'isTruncated' | 'stopCondition'
@@ -40,7 +40,7 @@ export type Scorable = Pick<
 export interface Scores {
   /** null when scoring failed. */
   reward: number | null
-  /** Each function's own value, unweighted; those of a failed function are left out. */
+  /** Each function's value, unweighted; a failed function has none. */
   metrics: Record<string, number | null>
   error: string | null
 }
@@ -56,7 +56,7 @@ interface Entry<Run> {
   timeoutSeconds: number
 }
 
-/** A rubric none of whose functions had anything to say. */
+/** The score of a rollout to which no function applies. */
 const NOTHING = 'no reward function applied: each gave null'
 
 export class Rubric {
@@ -94,7 +94,7 @@ export class Rubric {
     return Object.fromEntries([...this.#entries, ...this.#group].map((entry) => [entry.name, entry.weight]))
   }
 
-  /** Scores one rollout, but for the group functions. Never rejects: what went wrong is in `error`. */
+  /** Scores one rollout without the group functions. Never rejects: a failure is in `error`. */
   async score(rollout: Scorable, options: ScoreOptions = {}): Promise<Scores> {
     const siblings = new AbortController()
     const signal = options.signal ? AbortSignal.any([options.signal, siblings.signal]) : siblings.signal
@@ -119,13 +119,13 @@ export class Rubric {
     })
     if (firstError !== null) return { reward: null, metrics, error: firstError }
     const scores = this.#sum(metrics)
-    // A group function may still apply.
+    // A group function may still apply to it.
     return scores.error === NOTHING && this.#group.some(({ weight }) => weight !== 0)
       ? { reward: 0, metrics, error: null }
       : scores
   }
 
-  /** Adds the group functions' part to rollouts of one task, whose own part is in their metrics. Never rejects. */
+  /** Adds the group functions to the scores of a task's rollouts, whose metrics hold the other functions' values. Never rejects. */
   async scoreGroup(rollouts: readonly (Scorable & Pick<Rollout, 'metrics'>)[], options: ScoreOptions = {}): Promise<Scores[]> {
     const metrics = rollouts.map((rollout) => ({ ...rollout.metrics }))
     try {
@@ -182,7 +182,7 @@ export class RubricGroup extends Rubric {
   }
 }
 
-/** Functions that stand for those of other rubrics, which do the work: their names and weights. */
+/** Placeholders with the names and weights of other rubrics' functions; those rubrics do the scoring. */
 export function namesOf(rubrics: readonly Rubric[]): Record<string, RewardSpec> {
   const never = () => {
     throw new Error('a rubric inside scores this')
@@ -237,18 +237,18 @@ async function runGroup(
 ): Promise<(number | null)[]> {
   const what = `group reward function "${name}"`
   return await limited(what, timeoutSeconds, signal, async (own) => {
-    // Frozen: values are taken in the group's order, which a function that sorts it in place would change.
+    // Frozen: values belong to the group's order, so a function must not sort it in place.
     const members = Object.freeze(group.map((facts) => ({ ...facts, ...listsOf(facts), signal: own })))
     const values: unknown = await reward(members)
     if (!Array.isArray(values) || values.length !== group.length) {
       throw new Error(`${what} must return an array with one value for each of the ${group.length} rollouts`)
     }
-    // Not values.map: it passes over empty places.
+    // Not values.map: it skips holes.
     return Array.from(values, (value: unknown) => checked(what, value))
   })
 }
 
-/** Our own sentences name the function already; what the function threw does not. */
+/** Adds the function's name to what it threw; our own errors have it already. */
 async function limited<T>(
   what: string,
   seconds: number,
@@ -274,7 +274,7 @@ function checked(what: string, value: unknown): number | null {
   throw new Error(`${what} returned ${show(value)}; return a finite number, or null where it does not apply`)
 }
 
-/** What reward functions see of a rollout, but for the signal. */
+/** What reward functions see of a rollout, without the signal. */
 function rewardArgs(rollout: Scorable, parser: Parser): Omit<RewardArgs, 'signal'> {
   const rawText = lastAssistantText(rollout.completion)
   return {
@@ -294,7 +294,7 @@ function rewardArgs(rollout: Scorable, parser: Parser): Omit<RewardArgs, 'signal
   }
 }
 
-/** Each function's own copy: one that takes the last token off, or adds a message, changes neither what is trained on nor what the others see. */
+/** A copy for each function: if it changes tokens or messages, neither training nor the other functions see that. */
 const listsOf = ({ prompt, completion, completionIds, trajectory }: Omit<RewardArgs, 'signal'>) =>
   structuredClone({ prompt, completion, completionIds, trajectory })
 

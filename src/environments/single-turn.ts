@@ -1,4 +1,4 @@
-/** The usual environment: one prompt, one completion, one reward. */
+/** The simplest environment: one prompt, one completion, one reward. */
 import { readTasks, TaskEnv, type TaskOptions } from './task-env.ts'
 import type { RolloutContext, RolloutDraft, Row } from './types.ts'
 

@@ -1,7 +1,7 @@
 /**
- * Rows out of files: JSON lines, JSON, parquet. Only the reading; what the columns mean is datasets.ts.
- * JSON lines are split at the byte 0x0A and nowhere else: node:readline also splits at U+2028 and U+2029, which JSON allows inside
- * strings, and gathers a line of any length before one can object.
+ * Reads rows from files: JSON lines, JSON, parquet. What the columns mean is in datasets.ts.
+ * JSON lines are split at the byte 0x0A only: node:readline also splits at U+2028 and U+2029, which JSON allows inside strings, and
+ * buffers lines of any length.
  */
 import { createReadStream } from 'node:fs'
 import { readFile, stat } from 'node:fs/promises'
@@ -41,7 +41,7 @@ export async function readTable(path: string, options: TableOptions = {}): Promi
   )
 }
 
-/** How a file that is not read becomes one that is, where that is known. */
+/** How to convert files of other formats, where that is known. */
 export function mendOf(path: string): string | undefined {
   const ending = extname(path).toLowerCase()
   if (/^\.(?:gz|zst|zip|bz2|xz|7z|tar|tgz)$/u.test(ending)) return 'Unpack it first'
@@ -100,7 +100,7 @@ async function readJson(path: string, maxLineBytes: number): Promise<TableRow[]>
   try {
     value = exactJson(text)
   } catch (error) {
-    // Many name a file of JSON lines so.
+    // Many files of JSON lines are named .json.
     if (/^\s*\{/u.test(text)) return await readJsonLines(path, maxLineBytes)
     throw notJson(path, error)
   }
@@ -113,7 +113,7 @@ async function readJson(path: string, maxLineBytes: number): Promise<TableRow[]>
 }
 
 async function readParquet(path: string): Promise<TableRow[]> {
-  // Loaded when used: most runs make their data by code.
+  // Loaded only when needed: most runs make their data in code.
   const [{ asyncBufferFromFile, parquetReadObjects }, { compressors }] = await Promise.all([
     import('hyparquet'),
     import('hyparquet-compressors'),
@@ -127,7 +127,7 @@ async function readParquet(path: string): Promise<TableRow[]> {
   return objects.map((columns, i) => ({ where: `${path} row ${i}`, columns: plain(columns) as Record<string, unknown> }))
 }
 
-/** int64 to number (to text beyond 2^53, where a number would lie), dates to ISO text, through lists and structs. */
+/** int64 becomes a number (beyond 2^53, where numbers are inexact, a text), dates ISO text; also inside lists and structs. */
 function plain(value: unknown): unknown {
   if (typeof value === 'bigint') return Number.isSafeInteger(Number(value)) ? Number(value) : String(value)
   if (value instanceof Date) return value.toISOString()
@@ -147,7 +147,7 @@ function textOf(bytes: Uint8Array, where: string): string {
   }
 }
 
-/** Why bytes are no text: a text of Node's has half a gigabyte at most, a file that it reads at once two. */
+/** Why bytes cannot become a text: Node's strings end at half a gigabyte, files read at once at two. */
 function unread(where: string, error: unknown): UserError {
   const { code } = error as NodeJS.ErrnoException
   if (code === 'ERR_ENCODING_INVALID_ENCODED_DATA') return new UserError(`${where} is not UTF-8 text. Save the file as UTF-8.`)
@@ -157,7 +157,7 @@ function unread(where: string, error: unknown): UserError {
   )
 }
 
-/** JSON, of which whole numbers beyond 2^53 become text, as those of parquet do: as numbers they would lie. */
+/** Parses JSON; integers beyond 2^53 become text, as from parquet, since as numbers they would be inexact. */
 export function exactJson(text: string): unknown {
   const exact = (_: string, value: unknown, { source = '' }: { source?: string } = {}) =>
     typeof value === 'number' && !Number.isSafeInteger(value) && /^-?\d+$/u.test(source) ? source : value

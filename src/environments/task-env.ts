@@ -1,4 +1,4 @@
-/** What every environment is made of but its way to play: rows, held-out rows, a rubric. */
+/** The common part of all kinds of environments: rows, held-out rows, a rubric. */
 import { UserError } from '../common/errors.ts'
 import type { Message } from '../common/types.ts'
 import { type DatasetSource, loadRows, splitRows } from './datasets.ts'
@@ -6,23 +6,23 @@ import type { Rubric } from './rubric.ts'
 import type { Environment, RolloutContext, RolloutDraft, Row } from './types.ts'
 
 export interface TaskOptions {
-  /** Stands in rollouts and metric names. */
+  /** The environment's name in rollouts and metrics. */
   id: string
   rubric: Rubric
   /** Tasks to train on. */
   dataset: DatasetSource
   /** Held-out tasks. Without it `evalSize` of the dataset is held out. */
   evalDataset?: DatasetSource
-  /** Held-out prompts: a count, or a share when below 1; 0 holds out none. Default 0.1. Refused beside `evalDataset`. */
+  /** Held-out prompts: a count, or a share when below 1; 0: none. Default 0.1. Not allowed beside `evalDataset`. */
   evalSize?: number
   systemPrompt?: string
-  /** Decides the split, and what a dataset function makes. Default 0. */
+  /** Seed of the split, and of a dataset function. Default 0. */
   seed?: number
   /** The assistant text of a supervised example, or all messages after the prompt. Default: the row's answer. */
   sftCompletion?: (row: Row) => string | Message[]
 }
 
-/** Options whose rows have been read. */
+/** The options with their rows read. */
 export type WithRows<Options extends TaskOptions> = Omit<Options, 'dataset' | 'evalDataset' | 'evalSize' | 'seed'> & {
   rows: readonly Row[]
   evalRows: readonly Row[]
@@ -52,7 +52,7 @@ export abstract class TaskEnv implements Environment {
   readonly evalDataset: readonly Row[]
   readonly #sftCompletion: ((row: Row) => string | Message[]) | undefined
 
-  /** From rows that are read already (`readTasks`); each kind's `create` reads them. */
+  /** Takes rows that were read already (`readTasks`); the `create` of each kind reads them. */
   constructor(options: WithRows<TaskOptions>) {
     this.id = options.id
     this.systemPrompt = options.systemPrompt

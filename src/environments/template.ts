@@ -1,10 +1,10 @@
 /**
- * Chat messages as tokens, turn by turn. A later turn never renders an earlier one anew: its tokens stay as they were sampled, and only
- * what the template writes between the two answers is added.
+ * Encodes chat messages turn by turn. Earlier turns are never rendered again: their tokens stay as they were sampled, and only what the
+ * template writes between two answers is added.
  *
- * How that text is found: the conversation is rendered with a mark in the place of the last answer; what follows the mark closes the
- * assistant's turn, holds the new messages and opens the next answer. An answer that ended by itself has its end token already; one
- * that was cut off is closed as the template closes it.
+ * To find that text, the conversation is rendered with a mark in place of the last answer; the text after the mark closes the
+ * assistant's turn, holds the new messages and opens the next answer. An answer that ended by itself has its end token already; a
+ * truncated one is closed as the template does it.
  */
 import type { ChatCompletion, Message, ToolCall, ToolDefinition } from '../common/types.ts'
 
@@ -14,7 +14,7 @@ interface RenderOptions {
   variables?: Variables
 }
 
-/** What is needed of a tokenizer; the model room's has it. */
+/** The parts of a tokenizer that are used here; src/model's has them. */
 export interface ChatTokenizer {
   readonly eosTokenIds: readonly number[]
   renderChat(messages: readonly Message[], options?: RenderOptions): string
@@ -22,11 +22,11 @@ export interface ChatTokenizer {
   decode(ids: ArrayLike<number>): string
 }
 
-/** A prompt, as ids and as the text that they stand for. */
+/** A prompt as text and as ids. */
 export interface EncodedPrompt {
   ids: number[]
   text: string
-  /** There are more ids than these, which are too many already. */
+  /** True where encoding stopped early, as there were too many ids already. */
   cut?: boolean
 }
 
@@ -34,7 +34,7 @@ type Tools = readonly ToolDefinition[] | undefined
 type Variables = Record<string, unknown>
 
 const MARK = 'the-last-answer-5c1f0e'
-/** Of a token: texts with more of them for each token that there is room for are encoded from their beginning. */
+/** Characters for each allowed token: longer texts are encoded piece by piece from their beginning, until they are known to be too long. */
 const LETTERS = 16
 
 export class ChatTemplate {
@@ -43,18 +43,18 @@ export class ChatTemplate {
   #showsTools: boolean | undefined
   #callsShown: boolean | undefined
 
-  /** `variables`: more of them for the template, as Qwen3's `enable_thinking` (chat_template_kwargs of a config). */
+  /** `variables`: further template variables, as Qwen3's `enable_thinking` (chat_template_kwargs of a config). */
   constructor(tokenizer: ChatTokenizer, variables: Variables = {}) {
     this.#tokenizer = tokenizer
     this.#variables = variables
   }
 
-  /** The same, with further variables. */
+  /** A template with further variables. */
   with(variables: Variables): ChatTemplate {
     return new ChatTemplate(this.#tokenizer, { ...this.#variables, ...variables })
   }
 
-  /** Whether the template writes tools into the prompt. Where it does not, they are described in the system message. */
+  /** Whether the template writes tools into the prompt. If not, the system message describes them. */
   get showsTools(): boolean {
     if (this.#showsTools !== undefined) return this.#showsTools
     const name = 'probe_7c1'
@@ -64,7 +64,7 @@ export class ChatTemplate {
     return (this.#showsTools = this.#contains(name, [user], tools))
   }
 
-  /** Whether the template writes an answer's calls, which some do that show no tools. */
+  /** Whether the template writes an answer's tool calls; some do this without showing tools. */
   get #showsCalls(): boolean {
     if (this.#callsShown !== undefined) return this.#callsShown
     const name = 'probe_7c1'
@@ -77,35 +77,35 @@ export class ChatTemplate {
     return attempt(() => this.#written(messages, tools && { tools }).includes(name)) ?? false
   }
 
-  /** A whole conversation up to the opening of the next answer. Throws the template's complaint. */
+  /** The text of a whole conversation up to the start of the next answer. Throws the template's error. */
   text(messages: readonly Message[], tools?: Tools): string {
     return this.render(messages, tools, true)
   }
 
-  /** What ids say, special tokens included. */
+  /** The text of ids, special tokens included. */
   textOf(ids: readonly number[]): string {
     return this.#tokenizer.decode(ids)
   }
 
-  /** `text`, and its ids; of far more than `most` not all. */
+  /** `text` and its ids; where there are far more than `most`, only the first ones. */
   prompt(messages: readonly Message[], tools?: Tools, most = Infinity): EncodedPrompt {
     const text = this.text(messages, tools)
     return { text, ...this.#encode(text, most) }
   }
 
-  /** A message of 40 MB would take a minute, in which nothing else goes on, only to be refused: of such a text the beginning tells. */
+  /** Encodes only the beginning of a text that is too long anyway: 40 MB would block the process for a minute, to be refused. */
   #encode(text: string, most: number): { ids: number[]; cut?: boolean } {
     for (let end = LETTERS * most; end < text.length; end *= 4) {
       const ids = this.#tokenizer.encode(text.slice(0, end), { addSpecialTokens: false })
-      // Where it is cut its last tokens may be others.
+      // Tokens near the cut may be wrong.
       if (ids.length > 2 * most) return { ids, cut: true }
     }
     return { ids: this.#tokenizer.encode(text, { addSpecialTokens: false }) }
   }
 
   /**
-   * A conversation that goes on after `previous`, whose tokens it begins with. `text`: of the new tokens alone; of far more than `most` not all.
-   * null where the template gives the answer no place of its own.
+   * A conversation that continues `previous` and begins with its tokens. `text`: of the new tokens only; `most` as in `prompt`.
+   * null where the last answer cannot be found in the rendered text.
    */
   next(messages: readonly Message[], previous: ChatCompletion, tools?: Tools, most = Infinity): EncodedPrompt | null {
     const at = answerAt(messages, previous)
@@ -120,7 +120,7 @@ export class ChatTemplate {
     return { text, ids: [...previous.promptIds, ...previous.ids, ...ids], cut }
   }
 
-  /** Encodes text that stands after a special token: some tokenizers treat the beginning of a text otherwise. */
+  /** Encodes text that follows a special token: some tokenizers treat the beginning of a text differently. */
   #encodeAfter(text: string, anchor: string, most: number): { ids: number[]; cut?: boolean } {
     const { eosTokenIds } = this.#tokenizer
     const before = anchor || (eosTokenIds.length > 0 ? this.#tokenizer.decode([eosTokenIds[0]]) : '')
@@ -142,11 +142,11 @@ export class ChatTemplate {
     return end > closed.indexOf(MARK) && whole.startsWith(closed) ? whole.slice(end) : null
   }
 
-  /** A conversation as text, the tools in the template's own form or as text; `addGenerationPrompt` opens the next answer. */
+  /** A conversation as text, with the tools in the template's form or described as text; `addGenerationPrompt` opens the next answer. */
   render(messages: readonly Message[], tools: Tools, addGenerationPrompt: boolean): string {
     const wanted = tools !== undefined && tools.length > 0
     const called = messages.some(({ role, tool_calls }) => role === 'tool' || tool_calls?.length)
-    // With tools that stand there as text, calls are written as it says.
+    // Where tools are described as text, calls are written as that text says.
     const shown = !this.showsTools && (wanted || (called && !this.#showsCalls))
     const given = shown ? withToolsAsText(messages, tools ?? []) : messages
     const told = wanted && !shown ? { tools } : {}
@@ -158,7 +158,7 @@ export class ChatTemplate {
   }
 }
 
-/** Where the answer of a completion stands among messages. */
+/** The index of a completion's answer among messages. */
 function answerAt(messages: readonly Message[], previous: ChatCompletion): number {
   const same = previous.message ? messages.lastIndexOf(previous.message) : -1
   return same >= 0 ? same : messages.findLastIndex((message) => message.role === 'assistant')
@@ -177,14 +177,14 @@ function attempt<T>(work: () => T): T | undefined {
   }
 }
 
-/** Tools, calls and results as text, in the tags that Hermes' models are trained on, for templates that know nothing of tools. */
+/** Tools, calls and results as text, in the tags that Hermes models are trained on, for templates without tools. */
 function withToolsAsText(messages: readonly Message[], tools: readonly ToolDefinition[]): Message[] {
   const plain: Message[] = []
   for (const message of messages) {
     const before = plain.at(-1)
     if (message.role === 'tool') {
       const result = `<tool_response>\n${message.content}\n</tool_response>`
-      // The results of calls that were made side by side stand in one message.
+      // Results of calls from one answer go into one message.
       const joins = before?.role === 'user' && before.content.endsWith('</tool_response>')
       if (joins) plain.splice(-1, 1, { role: 'user', content: `${before.content}\n${result}` })
       else plain.push({ role: 'user', content: result })
@@ -204,7 +204,7 @@ function withToolsAsText(messages: readonly Message[], tools: readonly ToolDefin
     : [{ role: 'system', content: how }, ...plain]
 }
 
-/** Arguments of a call, with dots for what is to be filled in. */
+/** Example arguments of a call, with dots for the values. */
 function exampleOf({ function: { parameters } }: ToolDefinition): string {
   const names = Object.keys((parameters.properties ?? {}) as object)
   return JSON.stringify(Object.fromEntries(names.map((name) => [name, '...'])))

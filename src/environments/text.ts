@@ -1,6 +1,6 @@
-/** Small measures of text that rewards are made of. */
+/** Small text functions for rewards. */
 
-/** Words: what whitespace separates. */
+/** Words, separated by whitespace. */
 export function words(text: string): string[] {
   return text.split(/\s+/u).filter((word) => word !== '')
 }

@@ -13,7 +13,7 @@ export interface ToolEnvOptions<Own extends object = Record<string, unknown>>
   tools?: ToolboxOptions['tools']
   /** Servers whose tools are offered beside `tools`. */
   mcp?: readonly McpServer[]
-  /** What the environment says to an answer that calls no tool. Default: such an answer ends the rollout. */
+  /** The environment's reply to an answer that calls no tool. Default: such an answer ends the rollout. */
   noToolsCalled?: (state: State<Own>) => string | Message[]
 }
 
@@ -47,7 +47,7 @@ class ToolsEnv<Own extends object> extends TurnsEnv<Own> {
   }
 }
 
-/** An environment with the tools of servers, which are closed again where it cannot be made: a program would outlive it. */
+/** Makes an environment with the tools of servers; if that fails the servers are closed, as their programs would keep running. */
 async function withServers<Env>(
   { mcp = [] }: { mcp?: readonly McpServer[] },
   make: (open: McpConnection[]) => Env,
@@ -62,7 +62,7 @@ async function withServers<Env>(
 }
 
 /**
- * The calls of each answer run side by side, and their results are the next message. An answer without a call ends the rollout
+ * The calls of each answer run concurrently, and their results are the next messages. An answer without a call ends the rollout
  * (`no_tools_called`). Metrics: total_tool_calls, tool_errors, and `<tool>_calls` of each tool.
  */
 export class ToolEnv<Own extends object = Record<string, unknown>> extends ToolsEnv<Own> {
@@ -74,9 +74,9 @@ export class ToolEnv<Own extends object = Record<string, unknown>> extends Tools
 }
 
 export interface StatefulToolEnvOptions<Own extends object = Record<string, unknown>> extends ToolEnvOptions<Own> {
-  /** Arguments by tool that the model does not see. */
+  /** Arguments that the model does not see, by tool. */
   hidden: Record<string, readonly string[]>
-  /** Fills them in for each call, from the rollout's own state (`setupState`). */
+  /** Fills hidden arguments in for each call, from the rollout's state (`setupState`). */
   updateToolArgs: (
     name: string,
     args: Record<string, unknown>,
@@ -84,7 +84,7 @@ export interface StatefulToolEnvOptions<Own extends object = Record<string, unkn
   ) => Record<string, unknown> | Promise<Record<string, unknown>>
 }
 
-/** Tools that work on something of the rollout's own: a file, a session, a game. */
+/** Tools that work on a rollout's own state: a file, a session, a game. */
 export class StatefulToolEnv<Own extends object = Record<string, unknown>> extends ToolsEnv<Own> {
   static async create<Own extends object = Record<string, unknown>>(
     options: StatefulToolEnvOptions<Own>,

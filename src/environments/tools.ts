@@ -1,7 +1,7 @@
 /**
- * Tools: functions that the model may call. A tool says what it takes as a zod object (or, of a server, as a JSON schema); the chat
- * template shows that to the model, and what the model calls is checked against it. Whatever goes wrong in a call goes back to the
- * model as the tool's words, is counted, and ends nothing; but for what runs a tool being away (ToolGoneError).
+ * Tools: functions that the model may call. A tool declares its arguments as a zod object (a server's tool: as a JSON schema); the chat
+ * template shows that to the model, and calls are checked against it. An error in a call is counted and goes to the model as the tool's
+ * result; only where the program behind a tool is gone (ToolGoneError) does the rollout fail.
  */
 import { z } from 'zod'
 import { messageOf } from '../common/errors.ts'
@@ -10,7 +10,7 @@ import { withLimit } from './limit.ts'
 import type { TurnState } from './multi-turn.ts'
 
 export interface ToolContext {
-  /** The rollout that calls. */
+  /** The state of the rollout that calls. */
   state: TurnState & Record<string, unknown>
   /** Fires at the tool's time limit, and when the rollout ends. */
   signal: AbortSignal
@@ -19,11 +19,11 @@ export interface ToolContext {
 export interface Tool {
   name: string
   description: string
-  /** A zod object, or a JSON schema that somebody else checks. */
+  /** A zod object, or a JSON schema that the server checks itself. */
   parameters: z.ZodObject | JsonSchema
-  /** Text as it is; anything else goes to the model as JSON. */
+  /** The result: text goes to the model as it is, anything else as JSON. */
   run(args: Record<string, unknown>, context: ToolContext): unknown
-  /** Default 30. */
+  /** Time limit of a call. Default 30. */
   timeoutSeconds?: number
 }
 
@@ -33,7 +33,7 @@ export interface JsonSchema {
   [key: string]: unknown
 }
 
-/** What runs a tool is away: no word of the tool's. It fails the rollout, which would be trained on tools that do nothing otherwise. */
+/** The program or server behind a tool is gone. It fails the rollout; else the model would be trained with tools that do nothing. */
 export class ToolGoneError extends Error {}
 
 /** A tool whose arguments have the types that its schema says: `tool({ name, description, parameters: z.object({...}), run })`. */
@@ -47,7 +47,7 @@ export function tool<Shape extends z.ZodRawShape>(options: {
   return options as unknown as Tool
 }
 
-/** What the model is told of a tool; arguments named in `hidden` are left out. Throws for a name or schema that cannot be shown. */
+/** A tool's description for the model, without the arguments named in `hidden`. Throws for a name or schema that cannot be shown. */
 export function definitionOf(one: Tool, hidden: readonly string[] = []): ToolDefinition {
   const { name, description } = one
   if (!/^[\w-]{1,64}$/u.test(name)) throw new Error(`tool "${name}": a name has letters, digits, - and _, at most 64`)
@@ -75,13 +75,13 @@ const isZod = (schema: Tool['parameters']): schema is z.ZodObject => 'safeParse'
 
 export interface ToolboxOptions {
   tools: readonly Tool[]
-  /** The words for an error. Default: `Error: <message>`. */
+  /** The tool's result for an error. Default: `Error: <message>`. */
   formatError?: (error: Error) => string
-  /** An error for which this is true fails the rollout. Default: none does. */
+  /** Errors for which this is true fail the rollout. Default: none. */
   stopsAt?: (error: Error) => boolean
   /** Characters of a result that the model sees. Default 8000. */
   maxResultChars?: number
-  /** Calls of one answer; those beyond are refused. Default 16. */
+  /** The most calls of one answer; further ones are refused. Default 16. */
   maxCalls?: number
   /** Arguments by tool that the model does not see. */
   hidden?: Record<string, readonly string[]>
@@ -89,7 +89,7 @@ export interface ToolboxOptions {
   updateArgs?: (name: string, args: Record<string, unknown>, state: ToolContext['state']) => object | Promise<object>
 }
 
-/** Runs the calls of an answer, side by side. */
+/** Runs the calls of an answer concurrently. */
 export class Toolbox {
   readonly definitions: readonly ToolDefinition[]
   readonly #tools: Map<string, Tool>
@@ -112,7 +112,7 @@ export class Toolbox {
     return ['total_tool_calls', 'tool_errors', ...[...this.#tools.keys()].map((name) => `${name}_calls`)]
   }
 
-  /** The tools' messages, one a call, in the order of the calls. Throws what `stopsAt` lets through. */
+  /** The results as messages, one for each call, in order. Throws errors that `stopsAt` selects. */
   async answer(calls: readonly ToolCall[], state: ToolContext['state']): Promise<Message[]> {
     return await Promise.all(
       calls.map(async (call, i): Promise<Message> => {
@@ -136,7 +136,7 @@ export class Toolbox {
     const one = this.#tools.get(name)
     if (!one) throw new Error(`there is no tool "${name}"; there are ${[...this.#tools.keys()].join(', ')}`)
     let args = argumentsOf(name, given)
-    // What the model made up for a hidden argument is not taken.
+    // A value that the model made up for a hidden argument is dropped.
     for (const key of hidden?.[name] ?? []) delete args[key]
     if (updateArgs) args = (await updateArgs(name, args, state)) as Record<string, unknown>
     if (isZod(one.parameters)) {
@@ -152,7 +152,7 @@ export class Toolbox {
   #cut(text: string): string {
     const most = this.#options.maxResultChars ?? 8000
     if (text.length <= most) return text
-    // Not through the middle of an emoji.
+    // Do not cut an emoji in half.
     const shown = text.slice(0, most).replace(/[\ud800-\udbff]$/, '')
     return `${shown}\n... (${text.length - shown.length} more characters)`
   }

@@ -1,14 +1,14 @@
-/** The turns of a rollout, as tokens: what was sampled stays as it came, and every other token is known not to be. */
+/** The turns of a rollout as tokens, of which it is known whether they were sampled. */
 import type { ChatCompletion, RolloutTurn, TokenLogprobs } from '../common/types.ts'
 
 /**
- * Collects completions into one rollout. A completion whose prompt begins with all tokens of the one before goes on with it (one
- * sequence, one training sample); any other begins a sequence of its own.
+ * Collects completions into one rollout. A completion whose prompt begins with all tokens of the one before continues its sequence (one
+ * training sample); any other begins a new sequence.
  */
 export class Trajectory {
   readonly turns: RolloutTurn[] = []
   readonly tokens: TokenLogprobs = { ids: [], logprobs: [], versions: [] }
-  /** Of the first turn. */
+  /** Prompt of the first turn. */
   promptIds: number[] = []
   #last: ChatCompletion | undefined
 
@@ -32,7 +32,7 @@ export class Trajectory {
   }
 }
 
-/** Whether `ids` begin with the tokens of a completion: its prompt and what was sampled. */
+/** Whether `ids` begin with the tokens of a completion, prompt and answer. */
 export function startsWith(ids: readonly number[], { promptIds, ids: sampled }: ChatCompletion): boolean {
   const length = promptIds.length
   if (ids.length < length + sampled.length) return false

@@ -1,15 +1,15 @@
 /**
- * The words of an environment: what a task is, what playing it needs, what it leaves.
+ * The types of an environment: a task, what a rollout of it gets, what it returns.
  * A single-turn environment asks the policy once; one with turns or tools calls `ctx.client` as often as it likes inside the same
- * `rollout`, so nothing outside this room has to know the difference.
+ * `rollout`, so other rooms need not know the difference.
  */
 import type { ChatClient, FinishReason, Message, Rollout, RolloutTurn, SamplingParams, ToolDefinition } from '../common/types.ts'
 import type { Parser } from './parsers.ts'
 import type { Rubric } from './rubric.ts'
 
-/** One task, whole: the system prompt is already in `prompt`. */
+/** One task. The system prompt is already in `prompt`. */
 export interface Row {
-  /** Index in the dataset the row came from, or its `example_id` column. */
+  /** The row's index in its dataset, or its `example_id` column. */
   exampleId: number
   prompt: Message[]
   /** '' where the task has none. */
@@ -17,26 +17,26 @@ export interface Row {
   info: Record<string, unknown>
 }
 
-/** What a rollout is played with. */
+/** What the environment gets to play a rollout. */
 export interface RolloutContext {
   client: ChatClient
-  /** Its `seed` belongs to this rollout alone. */
+  /** `seed` is this rollout's own. */
   sampling: SamplingParams
   /** Fires when the rollout has to end: out of time, or the run is ending. */
   signal: AbortSignal
-  /** The rollouts of one task, and how many they are; all of them begin. */
+  /** The group of the task's rollouts: id and size. All of them are played. */
   group?: { id: string; size: number }
-  /** Begins a step of the rollout's time limit under this name; null: it waits for others, and no clock runs. */
+  /** Begins a step of the rollout's time limit with this name; null: it waits for other rollouts, and no clock runs. */
   step?: (name: string | null) => void
 }
 
-/** What playing a task leaves, before it is scored. `state` is the environment's own and reaches the reward functions. */
+/** A played task, before it is scored. `state` is the environment's own; reward functions see it. */
 export interface RolloutDraft extends Pick<
   Rollout,
   'completion' | 'promptIds' | 'completion_tokens' | 'turns' | 'isTruncated' | 'stopCondition'
 > {
   state?: Record<string, unknown>
-  /** Numbers that the environment counted; those of the rubric stand beside them. */
+  /** The environment's own metrics; the rubric's are added to them. */
   metrics?: Rollout['metrics']
 }
 
@@ -50,21 +50,21 @@ export interface Environment {
   readonly evalDataset: readonly Row[]
   readonly rubric: Rubric
   /**
-   * What answers a row rightly, for supervised warm-up: the assistant's text, or all messages after the prompt (calls and their results
-   * too), of which the assistant's are learned. Default: the row's answer.
+   * The right answer to a row, for supervised training: the assistant's text, or all messages after the prompt (with calls and results),
+   * of which the assistant's are learned. Default: the row's answer.
    */
   sftCompletion?(row: Row): string | Message[]
-  /** Answers of the policy in one rollout at most; -1: no limit. Default 1. */
+  /** The most answers of the policy in one rollout; -1: no limit. Default 1. */
   readonly maxTurns?: number
   /** The tools that the model is told of. */
   readonly tools?: readonly ToolDefinition[]
-  /** The environments of a group, each with a name and a share of the tasks. */
+  /** The members of an environment group, each with a name and a share of the tasks. */
   readonly members?: readonly EnvMember[]
-  /** True: its rollouts of one task are played together; none ends before all of them have begun. */
+  /** True where the rollouts of a task are played together: none ends before all have begun. */
   readonly playsGroups?: boolean
-  /** Starts what it plays with, before the first rollout. `logs`: the run's folder for logs; `name`: its own name in the run, default its id; `warn`: tells the user. */
+  /** Starts servers and the like before the first rollout. `logs`: the run's folder for logs; `name`: the environment's name in the run, default its id; `warn` prints a warning. */
   open?(run: { logs: string; name?: string; warn?: (message: string) => void }): Promise<void>
-  /** Ends what it holds open (servers of tools), when the run ends. */
+  /** Closes such servers at the end of the run. */
   close?(): Promise<void>
   /** Plays one task. May throw: `runRollout` turns that into a rollout with an error, which is never trained on. */
   rollout(row: Row, ctx: RolloutContext): Promise<RolloutDraft>
@@ -82,7 +82,7 @@ export interface RewardArgs {
   completion: Message[]
   /** The last assistant message as the rubric's parser gives it. */
   text: string
-  /** The last assistant message as it came. */
+  /** The last assistant message, unparsed. */
   rawText: string
   answer: string
   info: Record<string, unknown>
@@ -92,15 +92,15 @@ export interface RewardArgs {
   isTruncated: boolean
   stopCondition: string
   completionIds: number[]
-  /** The turns as tokens; empty where there is one. */
+  /** The turns as tokens; empty where there is only one. */
   trajectory: readonly RolloutTurn[]
   parser: Parser
-  /** Fires at the function's time limit: hand it to fetch and the like. */
+  /** Fires at the function's time limit: pass it to fetch and the like. */
   signal: AbortSignal
 }
 
-/** A number; or null where the function does not apply to this rollout. Anything else (undefined, NaN, Infinity) fails the rollout. */
+/** A number, or null where the function does not apply to this rollout. Anything else (undefined, NaN, Infinity) fails the rollout. */
 export type RewardValue = number | null
 export type RewardFunction = (args: RewardArgs) => RewardValue | Promise<RewardValue>
-/** Sees the rollouts of one task side by side (those that did not fail) and gives each its value. */
+/** Gets the rollouts of one task that did not fail, and returns a value for each. */
 export type GroupRewardFunction = (group: readonly RewardArgs[]) => RewardValue[] | Promise<RewardValue[]>

@@ -19,7 +19,7 @@ const greek = 'pi|theta|alpha|beta|gamma|delta|lambda|omega|sigma|phi|infty'
 
 type Rule = [RegExp, string | ((match: string, ...groups: string[]) => string)]
 
-/** In their order: later ones rely on what earlier ones have made. */
+/** Applied in order: later rules rely on earlier ones. */
 const rules: Rule[] = [
   [symbolPattern, (char) => symbols[char]],
   [/[⁰¹²³⁴⁵⁶⁷⁸⁹]+/gu, (digits) => `^{${Array.from(digits, (d) => superscripts.indexOf(d)).join('')}}`],
@@ -44,7 +44,7 @@ const rules: Rule[] = [
   [/\\text\{\s*,?\s*(?:and|or)\s*\}/giu, ','],
   [/,?\s+\b(?:and|or)\b\s+/giu, ','],
   [/,\s*,/gu, ','],
-  // One name for one thing
+  // One command for synonyms
   [/\\[dtc]frac(?![A-Za-z])/gu, '\\frac'],
   [/\\(?:leq|leqslant)(?![A-Za-z])|<=/gu, '\\le '],
   [/\\(?:geq|geqslant)(?![A-Za-z])|>=/gu, '\\ge '],
@@ -96,7 +96,7 @@ export function cleanAnswer(value: string): string {
     .trim()
 }
 
-/** Text of a formatting command: a single letter is the letter (a constant, a point), the rest stays text. */
+/** The argument of a formatting command: a single letter stands for itself (a constant, a point), anything else stays text. */
 function wrapped(_: string, inner: string): string {
   const word = inner.trim()
   if (/^[a-zA-Z]$/u.test(word)) return word
@@ -104,7 +104,7 @@ function wrapped(_: string, inner: string): string {
   return `\\text{${inner}}`
 }
 
-/** Takes `$...$`, `\(...\)` and the like off; a dollar before a number alone is money. */
+/** Removes `$...$`, `\(...\)` and the like; a dollar sign right before a lone number is money. */
 function undollar(text: string): string {
   let s = text.replace(/\\\(|\\\)|\\\[(?!\d*pt)|\\\]/gu, ' ').trim()
   s = s.replace(/\\text\{\s*\\?\$\s*\}/gu, '\\$')
@@ -114,7 +114,7 @@ function undollar(text: string): string {
   return s.trim()
 }
 
-/** `{ab}` is `ab` where the group is the whole. */
+/** Removes braces around the whole text: `{ab}` becomes `ab`. */
 function ungroup(s: string): string {
   if (!s.startsWith('{') || !s.endsWith('}')) return s
   let depth = 0

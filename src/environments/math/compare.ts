@@ -1,15 +1,15 @@
-/** Decides whether two answers are the same. What is not plainly a number, a word or a structure of them goes to `Symbols`. */
+/** Decides whether two answers are the same. Anything but numbers, words and structures of them goes to `Symbols`. */
 import { cleanAnswer } from './clean.ts'
 import { asNumber, hundredth, sameRational } from './rational.ts'
 import { type Answer, parseAnswer } from './structure.ts'
 
-/** Decides equality of expressions; symbols.ts does. */
+/** Compares expressions; implemented in symbols.ts. */
 export interface Symbols {
   /** Whether two expressions (LaTeX) have the same value for all values of their variables. */
   same(a: string, b: string): boolean
   /** Whether `left = right` of both have the same solutions: the sides' differences are a constant multiple of each other. */
   sameEquation(a: { left: string; right: string }, b: { left: string; right: string }): boolean
-  /** A number for an expression without variables, else null. */
+  /** The value of an expression without variables, else null. */
   numeric(latex: string): number | null
 }
 
@@ -31,7 +31,7 @@ export function sameAnswer(gold: string, given: string, symbols: Symbols, option
   return compare.same(...named(parseAnswer(a), parseAnswer(b)))
 }
 
-/** Takes `x =` and `x \in` off the side that has it where the other has none. */
+/** Removes `x =` or `x \in` where only one side has it. */
 function named(a: Answer, b: Answer): [Answer, Answer] {
   const [nameA, nameB] = [nameOf(a), nameOf(b)]
   if (nameA !== null && nameB === null && !isStatement(b)) return [unnamed(a), b]
@@ -45,7 +45,7 @@ const isName = (text: string) =>
     text,
   )
 
-/** The variable that an answer gives a value to: of an equation, a range, or a list of them for one and the same variable. */
+/** The variable that an answer is about: of an equation, a range, or a list of these with the same variable. */
 function nameOf(answer: Answer): string | null {
   if (answer.kind === 'range') return answer.variable
   if (answer.kind === 'equation') return isName(answer.left) ? answer.left : null
@@ -85,7 +85,7 @@ class Comparison {
     }
     if (a.kind === 'range' && b.kind === 'range') return a.variable === b.variable && this.same(a.range, b.range)
     if (a.kind === 'equation' && b.kind === 'equation') return this.#sameEquation(a, b)
-    // "2 + 3 = 5" for 5: a calculation that holds.
+    // "2 + 3 = 5" for 5: the calculation must hold.
     if (a.kind === 'equation') return b.kind === 'value' && this.#isResult(a, b)
     if (b.kind === 'equation') return a.kind === 'value' && this.#isResult(b, a)
     if (a.kind === 'relation' && b.kind === 'relation') {
@@ -112,7 +112,7 @@ class Comparison {
   #sameValue(a: Answer & { kind: 'value' }, b: Answer & { kind: 'value' }): boolean {
     const percents = [a, b].filter((answer) => answer.unit === '%').length
     if (percents === 1) {
-      // 40% is 2/5, and it is 40 where the other leaves the sign to the question.
+      // 40% equals 2/5; it also equals 40, where the other answer leaves the percent sign out.
       const [percent, other] = a.unit === '%' ? [a, b] : [b, a]
       if (other.unit !== '') return false
       if (!percent.rational || !other.rational) return this.#sameLatex(percent.latex, other.latex)
@@ -154,7 +154,7 @@ class Comparison {
     return a.length === b.length && a.every((item, i) => this.same(item, b[i]))
   }
 
-  /** Each item has a partner of its own. */
+  /** Whether the items can be matched one to one. */
   #sameUnordered(a: Answer[], b: Answer[]): boolean {
     if (a.length !== b.length || a.length > 50) return false
     const left = [...b]
@@ -166,12 +166,12 @@ class Comparison {
   }
 }
 
-/** Without spaces, but for those that part digits, and without the marks of text. */
+/** Without text commands and spaces, except spaces between digits. */
 const dense = (latex: string) => latex.replace(/\\text\s*\{([^{}]*)\}/gu, '$1').replace(/(?<!\d) +| +(?![\d.])/gu, '')
 
 const isCollection = (answer: Answer) => answer.kind === 'list' || answer.kind === 'set' || answer.kind === 'union'
 
-/** The items of a collection, those of lists in it (as \pm makes) among them; another answer is a collection of one. */
+/** The items of a collection, with nested lists (as \pm makes) flattened; any other answer is its own only item. */
 function flat(answer: Answer): Answer[] {
   if (answer.kind === 'list' || answer.kind === 'set' || answer.kind === 'union') {
     return answer.items.flatMap((item) => (item.kind === 'list' ? flat(item) : [item]))
@@ -179,5 +179,5 @@ function flat(answer: Answer): Answer[] {
   return [answer]
 }
 
-/** `\{1, 2\}` is `1, 2`, and `\{5\}` is 5; a union of sets is neither. */
+/** Removes set braces: `\{1, 2\}` becomes `1, 2`, `\{5\}` becomes 5. A union of sets stays. */
 const mayDiffer = (a: Answer, b: Answer) => a.kind !== 'union' && b.kind !== 'union'

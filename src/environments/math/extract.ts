@@ -1,6 +1,6 @@
 /** Finds the final answer in a text about mathematics: what a model wrote, or the solution column of a data set. */
 
-/** What stands in the last whole `\boxed{...}` or `\fbox{...}`, or null. An argument without braces (`\boxed 5`) is its first token. */
+/** The content of the last complete `\boxed{...}` or `\fbox{...}`, or null. Without braces (`\boxed 5`) it is the next token. */
 export function lastBoxed(text: string): string | null {
   for (let from = text.length; from >= 0;) {
     const at = Math.max(text.lastIndexOf('\\boxed', from), text.lastIndexOf('\\fbox', from))
@@ -49,7 +49,7 @@ export function extractAnswer(text: string): string {
   return trimmed.includes('\n') || trimmed.length > 200 ? '' : trimmed
 }
 
-/** What the last announcement announces, without the sentence's end. "Final Answer: The final answer is 5" announces twice. */
+/** The answer after the last such phrase, without the end of its sentence. "Final Answer: The final answer is 5" has two phrases. */
 function lastAnnounced(text: string): string | null {
   const said = [...text.matchAll(announced)].at(-1)?.[1]
   if (said === undefined) return null

@@ -1,7 +1,7 @@
 /**
  * Rewards for answers in mathematics. `MathRubric` finds the final answer and asks whether it is the row's answer, however it is written;
- * `mathEqual` is that question alone. Reading and comparing happens in a worker thread with a time limit, because
- * `9^{9^{9^9}}` takes as long as it takes. What counts as equal: docs/environments.md.
+ * `mathEqual` only compares. Parsing and comparing happen in a worker thread with a time limit, because `9^{9^{9^9}}` would take
+ * forever. What counts as equal: docs/environments.md.
  */
 import type { Message } from '../../common/types.ts'
 import { MaybeThinkParser, type Parser } from '../parsers.ts'
@@ -14,7 +14,7 @@ import { extractAnswer } from './extract.ts'
 export { extractAnswer, lastBoxed } from './extract.ts'
 
 export interface MathEqualOptions {
-  /** Limit of one comparison. Default 5. */
+  /** Time limit of one comparison. Default 5. */
   seconds?: number
   /** Relative difference up to which two numbers are equal. Default 0: 0.333 is not 1/3. */
   tolerance?: number
@@ -37,7 +37,7 @@ export async function mathEqual(gold: string, given: string, options: MathEqualO
   const [a, b] = [gold.trim(), given.trim()]
   if (a === '' || b === '') return { equal: false, undecided: null }
   if (a === b) return { equal: true, undecided: null }
-  // Most answers of most data sets: no thread for these. Fifteen digits are exact.
+  // Most answers of most data sets are numbers; they need no thread. Up to fifteen digits are exact.
   if (/^-?\d{1,15}$/u.test(a) && /^-?\d{1,15}$/u.test(b) && !options.tolerance)
     return { equal: Number(a) === Number(b), undecided: null }
   if (!workers) {
@@ -48,7 +48,7 @@ export async function mathEqual(gold: string, given: string, options: MathEqualO
   try {
     return { equal: await workers.call<boolean>('same', [a, b, { tolerance }], { seconds, signal }), undecided: null }
   } catch (error) {
-    // Only what the answer itself is to blame for; an abort or workers that do not start are errors.
+    // Only limits that the answer itself exceeded; an abort, or workers that do not start, are errors.
     if (!(error instanceof CallEnded) || error.why === 'abort') throw error
     return { equal: false, undecided: error.message }
   }
@@ -61,13 +61,13 @@ export function closeMath(): void {
 }
 
 export interface MathRubricOptions {
-  /** Of `correct_answer`. Default 1. */
+  /** Weight of `correct_answer`. Default 1. */
   weight?: number
   /** More reward functions and metrics. */
   functions?: Record<string, RewardSpec>
   /** Group functions. */
   group?: Record<string, GroupRewardSpec>
-  /** Makes the final answer from the assistant's text. Default: extractAnswer of what follows `</think>`, where there is one. */
+  /** Finds the final answer in the assistant's text. Default: extractAnswer of the text after `</think>`, if there is one. */
   parser?: Parser
   /** Limit of one comparison; a later one counts as wrong. Default 5. */
   seconds?: number
@@ -96,7 +96,7 @@ export class MathRubric extends Rubric {
     }
     super(
       {
-        // Comparisons queue for two threads: the limit of one is `seconds`, this one is for the queue.
+        // Comparisons queue for two threads: `seconds` limits one comparison, this the time in the queue.
         correct_answer: { reward: async (args) => ((await verdict(args)).equal ? 1 : 0), weight, timeoutSeconds: 1200 },
         math_undecided: {
           reward: async (args) => ((await verdict(args)).undecided === null ? 0 : 1),

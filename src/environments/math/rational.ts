@@ -1,12 +1,12 @@
-/** Exact numbers: what can be read as a fraction of whole numbers is compared as one, so that 0.1 is 1/10 and 0.333 is not 1/3. */
+/** Exact rational numbers: numbers are compared as fractions of integers, so that 0.1 is 1/10 and 0.333 is not 1/3. */
 
 export interface Rational {
   n: bigint
-  /** Above 0; without common factor with n. */
+  /** Above 0, with no common factor with n. */
   d: bigint
 }
 
-/** Digits and powers beyond these are left to the symbolic side, which has a time limit. */
+/** Numbers with more digits or larger powers are left to symbols.ts, which has a time limit. */
 const maxDigits = 400
 const maxPower = 400
 

@@ -7,9 +7,9 @@ export type Answer =
   | { kind: 'words'; text: string }
   /** A, (A), \text{(A)} 7 */
   | { kind: 'choice'; letter: string }
-  /** Without brackets, and sets: the order does not count. */
+  /** Lists without brackets, and sets: the order does not count. */
   | { kind: 'list' | 'set' | 'union'; items: Answer[] }
-  /** Tuples and intervals: the brackets and the order count. */
+  /** Tuples and intervals: brackets and order count. */
   | { kind: 'bracket'; open: string; close: string; items: Answer[] }
   | { kind: 'equation'; left: string; right: string }
   /** A single variable's range. */
@@ -26,7 +26,7 @@ const synonyms: Record<string, string> = {
   'no real solutions': 'no real solution',
 }
 
-/** Reads an answer. Nested deeper than 20, it is taken as it is written. */
+/** Parses an answer. Beyond 20 levels of nesting the text is taken as it is. */
 export function parseAnswer(text: string, depth = 0): Answer {
   const s = text.trim()
   if (s === '') return { kind: 'nothing' }
@@ -71,7 +71,7 @@ function parseChoice(s: string): Answer | null {
   return letter ? { kind: 'choice', letter: letter[1] } : null
 }
 
-/** Takes the commas out of `1,234,567` where no bracket makes them separators. */
+/** Removes the commas of `1,234,567`, unless brackets make them separators. */
 function thousands(s: string): string {
   return /[([{]\s*-?\d{1,3}(?:,\d{3})+\s*,?|\\\{/u.test(s) && !s.startsWith('\\frac')
     ? s
@@ -81,7 +81,7 @@ function thousands(s: string): string {
       )
 }
 
-/** Parts a text at separators that stand outside all brackets. `signs[i]` stands between parts i and i + 1. */
+/** Splits a text at separators outside all brackets. `signs[i]` is the separator between parts i and i + 1. */
 function splitTop(s: string, separators: readonly string[]): { parts: string[]; signs: string[] } {
   const parts: string[] = []
   const signs: string[] = []
@@ -148,7 +148,7 @@ function parseBracket(s: string, depth: number): Answer | null {
     if (!s.startsWith(open) || !s.endsWith(close) || !spans(s, open.length, close.length)) continue
     const inner = s.slice(open.length, -close.length)
     if (open === '\\{') {
-      if (splitTop(inner, ['|', ':']).parts.length > 1) return null // by a condition
+      if (splitTop(inner, ['|', ':']).parts.length > 1) return null // set-builder notation
       return { kind: 'set', items: splitTop(inner, [',', ';']).parts.map((part) => parseAnswer(part, depth + 1)) }
     }
     const items = splitTop(inner, [',', ';']).parts
@@ -158,7 +158,7 @@ function parseBracket(s: string, depth: number): Answer | null {
   return null
 }
 
-/** Whether the first bracket closes with the last. Half-open intervals make any closer close any opener. */
+/** Whether the first bracket is closed by the last. Any closing bracket matches any opening one, for half-open intervals. */
 function spans(s: string, openLength: number, closeLength: number): boolean {
   let depth = 1
   for (let i = openLength; i < s.length - closeLength; i++) {
@@ -181,7 +181,7 @@ function parseValue(s: string): Answer {
 
 const shortWords = new Set('am an as at be by do go he hi if in is it me my no of ok on or so to up us we'.split(' '))
 
-/** Lower-case words where the text is nothing else; times of day count. One letter is a variable, two are a product unless they are a word. */
+/** The text in lower case where it consists of words (or a time of day), else null. One letter is a variable; two are a product unless they are a word. */
 function plainWords(s: string): string | null {
   const inner = s.replace(/\\text\s*\{([^{}]*)\}/gu, '$1').trim()
   const words = inner.toLowerCase().replace(/["'.!]/gu, '').replace(/\s+/gu, ' ').trim() // prettier-ignore

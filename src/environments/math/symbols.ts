@@ -1,8 +1,8 @@
 /**
  * Equality of expressions by @cortex-js/compute-engine, which reads LaTeX and computes with any number of digits.
  * Constants are equal when 60 digits of their difference are zeros. Expressions with variables are equal when they agree at random points,
- * positive and negative, to 40 digits: polynomials that differ agree at such points with a probability that is as good as 0. A rewriting
- * system would say no where it finds no way, and takes unbounded time to look for one.
+ * positive and negative, to 40 digits: different polynomials agree at such points with a probability of almost 0. A rewriting system
+ * would say "different" where it finds no proof, and its search takes unbounded time.
  */
 import { ComputeEngine, type Expression } from '@cortex-js/compute-engine'
 import { hashSeed, Random } from '../../common/random.ts'
@@ -11,7 +11,7 @@ import type { Symbols } from './compare.ts'
 const ce = new ComputeEngine()
 ce.precision = 80
 
-/** Points at which expressions are compared; fewer than `needed` where both have a value prove nothing. */
+/** How many points expressions are compared at, and at how many (`needed`) both must have a value for a verdict. */
 const points = 8
 const needed = 4
 
@@ -24,12 +24,12 @@ const isFinite = ({ re, im }: Complex) => Number.isFinite(re) && Number.isFinite
 const size = ({ re, im }: Complex) => Math.hypot(re, im)
 
 function parse(latex: string): Expression | null {
-  // "4 2" would be read as 42, and 1010_2 as ten, which is no answer to a question for binary digits.
+  // The library reads "4 2" as 42, and 1010_2 as ten, which does not answer a question for binary digits.
   if (/(?<!_)\d\s+\.?\d|\d\s*_/u.test(latex)) return null
   const expression = ce.parse(latex.replaceAll('\\degree', '^\\circ'))
   if (!expression?.isValid) return null
   const json = JSON.stringify(expression.json)
-  // Words inside an expression, what it could not read, and what is no number.
+  // Refuse words inside an expression, parse errors, and values that are not numbers.
   return /"'|"(?:Error|Nothing|LatexString|Undefined|Tuple|Sequence|Set|Pair|Equal|True|False)"/u.test(json) ? null : expression
 }
 
@@ -39,7 +39,7 @@ function value(expression: Expression): Complex {
   return { re, im: Number.isNaN(im) && Number.isFinite(re) ? 0 : im }
 }
 
-/** a - b and the size of both, at one point. null where one of them has no value there and the other has. */
+/** a - b and the magnitude of both at one point. null where only one of them has a value there. */
 function difference(a: Expression, b: Expression, at: Record<string, number>): { off: number; scale: number } | null | undefined {
   const [x, y] = [a.subs(at), b.subs(at)]
   const [u, v] = [value(x), value(y)]
@@ -53,7 +53,7 @@ function variables(...expressions: Expression[]): string[] {
   return [...new Set(expressions.flatMap((expression) => expression.unknowns))].toSorted()
 }
 
-/** The same points for the same variables: a reward does not depend on chance. */
+/** The same points for the same variables, so that a reward does not depend on chance. */
 function* probes(names: string[]): Generator<Record<string, number>> {
   const random = new Random(hashSeed('probe', ...names))
   for (let i = 0; i < points; i++) {
@@ -86,7 +86,7 @@ export const symbols: Symbols = {
     const [a, b] = [parse(latexA), parse(latexB)]
     if (!a || !b) return false
     const infinities = [latexA, latexB].filter((latex) => latex.includes('\\infty')).length
-    // \frac{1}{0} and \frac{2}{0} are the same nothing, and equal to no answer.
+    // \frac{1}{0} and \frac{2}{0} have no value, so they equal no answer.
     if (infinities > 0) return infinities === 2 && a.isSame(b)
     const names = variables(a, b)
     return names.length === 0 ? sameConstant(a, b) : sameEverywhere(a, b, names)
@@ -98,7 +98,7 @@ export const symbols: Symbols = {
     if (!a || !b) return false
     const names = variables(a, b)
     if (names.length === 0 || variables(a).join() !== variables(b).join()) return false
-    // a = c b with one c at all points.
+    // Equal if a = c b with the same c at all points.
     const ratio = ce.box(['Divide', a.json, b.json] as never)
     const at = [...probes(names)].map((point) => value(ratio.subs(point))).filter(isFinite)
     const base = at[0]

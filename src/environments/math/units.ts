@@ -1,4 +1,4 @@
-/** Parts a value from what it counts: `12\text{ cm}^2`, `\$18`, `40\%`, `90\degree`, `5 apples`. */
+/** Splits an answer into value and unit: `12\text{ cm}^2`, `\$18`, `40\%`, `90\degree`, `5 apples`. */
 
 export interface Measured {
   value: string
@@ -14,10 +14,10 @@ const groups = [
 ] // prettier-ignore
 const aliases = new Map(groups.flatMap((group) => group.split(' ').map((name, _, names) => [name, names[0]] as const)))
 
-/** Abbreviations and names that are units also without `\text`. Single letters are not among them: they are variables. */
+/** Abbreviations and names that are units even without `\text`. Not single letters, which are variables. */
 const bare = new Set([...aliases.keys()].filter((name) => name.length > 1 && !['in', 'pa'].includes(name)))
 
-/** One name for the ways to write a unit: `square centimeters`, `cm^2`, `sq cm` are `cm^2`. */
+/** The canonical name of a unit: `square centimeters`, `cm^2` and `sq cm` become `cm^2`. */
 function canonicalUnit(text: string): string {
   const s = text
     .toLowerCase()
@@ -42,7 +42,7 @@ function canonicalUnit(text: string): string {
 
 const currencies: Record<string, string> = { '\\$': 'dollar', '€': 'euro', '£': 'gbp', '¥': 'yen', '₹': 'inr' }
 
-/** Takes the unit off clean LaTeX. Where there is none, or nothing but it, the value is the text. */
+/** Splits the unit off clean LaTeX. Without a unit, or with nothing else, the whole text is the value. */
 export function splitUnit(text: string): Measured {
   let s = text.trim()
   const units: string[] = []

@@ -1,4 +1,4 @@
-/** The thread's side of MathRubric: reading and comparing answers, which a hostile one could keep busy for hours. */
+/** The worker thread of MathRubric: parses and compares answers, which can take hours for a malicious one. */
 import { serve } from '../sandbox/serve.ts'
 import { type CompareOptions, sameAnswer } from './compare.ts'
 import { symbols } from './symbols.ts'

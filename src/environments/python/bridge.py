@@ -1,9 +1,9 @@
 """The Python end of the bridge to verifiers' environments. It is started by an environment in `environment.ts`, and never by hand.
 
-The first line of standard input is the wish, as JSON; standard input then stays open as long as the run lives:
+The first line of standard input is the command, as JSON; standard input then stays open as long as the run lives:
 
 - find {id}: whether a module of that name can be imported. Nothing is imported for it.
-- describe {id, args, kwargs}: loads the environment and writes what it is (one line) and its rows (one line each) to standard output.
+- describe {id, args, kwargs}: loads the environment and writes its description (one line) and its rows (one line each) to standard output.
 - serve {id, args, kwargs, address, workers}: verifiers' own environment server, until standard input closes.
 
 What the environment prints goes to standard error. A failure is one line {"failed": kind, "message": ...} and exit code 1.
@@ -22,9 +22,9 @@ import time
 import traceback
 
 OLDEST, NEWEST = (0, 1, 14), (0, 3, 0)
-# Ends of the process that plays a rollout.
+# How often the worker of a rollout may die.
 MOST_DEATHS = 3
-# What follows is left out of a message: the wrapping of verifiers itself.
+# Frames of verifiers itself and of this file, which are left out of messages.
 FRAMES = (os.sep + "verifiers" + os.sep, "importlib", os.path.basename(__file__))
 
 
@@ -62,7 +62,7 @@ def check_version():
 
 
 def load(wish):
-    """The environment. Raises Failed with the place in the environment's own code where it went wrong."""
+    """Loads the environment. Raises Failed with the place of the error in the environment's own code."""
     import verifiers as vf
 
     name = module_of(wish["id"])
@@ -143,7 +143,7 @@ def plain(tool):
 
 
 def members_of(env):
-    """The environments of a group of them; of another one itself."""
+    """The environments of a group; for any other environment, itself."""
     members = getattr(env, "envs", None)
     return [one for member in members for one in members_of(member)] if members else [env]
 
@@ -167,7 +167,7 @@ def rewards(env):
 
 
 def end_with(stream, writer, folder):
-    """Ends everything when the run is gone, however it went: politely, and after a while with force. A killed run leaves the socket's folder."""
+    """Ends everything when the run is gone, for whatever reason: politely, and after a while by force. A killed run leaves the socket's folder behind."""
     while stream.read(1):
         pass
     writer.close()
@@ -191,7 +191,7 @@ def give_up_after(deaths):
 
         run, restart_worker = EnvRouter.run, EnvRouter.restart_worker
     except (ImportError, AttributeError):
-        # A version with another router keeps its own way.
+        # Another version of verifiers may have no such router: leave it as it is.
         return
 
     async def run_and_know(self, on_response, stop_event):
@@ -212,7 +212,7 @@ def give_up_after(deaths):
 
 
 def end_alone(stream):
-    """Ends everything when the run is gone, at once: there is nothing to put in order."""
+    """Ends everything at once when the run is gone: there is nothing to clean up."""
     while os.read(stream, 1):
         pass
     os.killpg(0, signal.SIGKILL)

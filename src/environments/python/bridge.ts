@@ -1,4 +1,4 @@
-/** Starts bridge.py, the Python end of the bridge, for its three wishes: find, describe, serve. */
+/** Starts bridge.py, the Python end of the bridge, for its three commands: find, describe, serve. */
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { basename, delimiter, dirname, join, resolve } from 'node:path'
@@ -10,7 +10,7 @@ import { exactJson } from '../tables.ts'
 import type { Description, PythonRow } from './types.ts'
 import { messagesOf } from './types.ts'
 
-/** Which environment, and how it is started. */
+/** Which environment, and with what it is started. */
 export interface PythonWish {
   /** As in the config: a module's name ('-' or '_'), 'org/name', or a file that ends in .py. */
   id: string
@@ -25,22 +25,22 @@ export interface PythonWish {
 
 const script = fileURLToPath(new URL('bridge.py', import.meta.url))
 const root = fileURLToPath(new URL('../../../', import.meta.url))
-/** Where Python environments lie that ship. */
+/** The folder of the bundled Python environments. */
 const bundled = join(root, 'environments', 'python')
-/** Seconds that loading an environment may take; its data set may have to come from far. */
+/** Seconds that loading an environment may take; it may download its data set. */
 const DESCRIBE_SECONDS = 1800
-/** What it has said until its end is read by then. */
+/** Milliseconds after its end within which its remaining output is read. */
 const LAST_WORDS_MS = 1000
 const SETUP = `bash ${SCRIPTS}/setup-verifiers.sh`
 
-/** The Python of a config's `python_path`, or of scripts/setup-verifiers.sh where it names none. Undefined where there is none. */
+/** The Python of `python_path`, or by default that of scripts/setup-verifiers.sh. Undefined where it is missing. */
 export function pythonOf(python: boolean | string | undefined, base: string): string | undefined {
   if (typeof python === 'string') return python.includes('/') ? resolve(base, python) : python
   const here = [base, root].map((folder) => join(folder, '.venv-verifiers', 'bin', 'python'))
   return here.find((file) => existsSync(file))
 }
 
-/** @throws UserError with the command that makes it */
+/** @throws UserError with the command that installs it */
 export function needPython(id: string, python: boolean | string | undefined, base: string): string {
   const found = pythonOf(python, base)
   const missing = found === undefined || (found.includes('/') && !existsSync(found))
@@ -51,7 +51,7 @@ export function needPython(id: string, python: boolean | string | undefined, bas
   )
 }
 
-/** The child; its first line is the wish, and it ends with its standard input. */
+/** Starts the child. The first line of its standard input is the command, and it ends when that input does. */
 export function startBridge(
   wish: Omit<PythonWish, 'args' | 'kwargs'> & Record<string, unknown>,
   stdio: { stdout: 'pipe' | number; stderr: 'pipe' | number },
@@ -62,11 +62,11 @@ export function startBridge(
   const child = spawn(python, ['-u', script], {
     cwd: place.cwd,
     stdio: ['pipe', stdio.stdout, stdio.stderr],
-    // Its own process group: workers, and what environments start, end with it.
+    // Its own process group, so that workers and what environments start end with it.
     detached: true,
     env: { ...place.env, ...env },
   })
-  // It may be gone before the pipe is written to.
+  // The child may end before the pipe is written to.
   child.stdin!.on('error', () => {})
   child.stdin!.write(JSON.stringify({ ...rest, id: place.name }) + '\n')
   return child
@@ -80,14 +80,14 @@ export function killGroup({ pid }: ChildProcess): void {
   }
 }
 
-/** Whether the Python of scripts/setup-verifiers.sh is there and has a module of this name; nothing is imported for it. */
+/** Whether the Python of scripts/setup-verifiers.sh exists and has a module of this name; nothing is imported. */
 export function pythonKnows(id: string, base: string): boolean {
   const python = /^[\w/-]+$/u.test(id) ? pythonOf(undefined, base) : undefined
   if (python === undefined) return false
   const { name, cwd, env } = moduleOf(id, base)
   const input = JSON.stringify({ do: 'find', id: name }) + '\n'
   const { stdout, error } = spawnSync(python, [script], { input, cwd, env, encoding: 'utf8', timeout: 60_000 })
-  // A Python that can't be started knows nothing, and has written nothing.
+  // A Python that can't be started gives no output: the answer is no.
   return error === undefined && stdout.includes('"found": true')
 }
 
@@ -102,8 +102,8 @@ function moduleOf(id: string, base: string): { name: string; cwd: string; env: N
 }
 
 /**
- * Loads the environment in a process of its own, which ends.
- * @throws UserError for an id that Python does not know, an environment that raises, a verifiers of another age
+ * Loads the environment in a short-lived process and returns its description.
+ * @throws UserError for an id that Python does not know, an environment that raises, an unsupported version of verifiers
  */
 export async function describe(wish: PythonWish): Promise<Description & { rows: PythonRow[] }> {
   let about: Description | undefined
@@ -146,7 +146,7 @@ function attempt(text: string): unknown {
   }
 }
 
-/** Runs a wish that ends by itself, line by line. */
+/** Runs a command that ends by itself, and yields its output line by line. */
 async function ask(
   wish: Omit<PythonWish, 'args' | 'kwargs'> & Record<string, unknown>,
   seconds: number,
@@ -154,7 +154,7 @@ async function ask(
 ): Promise<void> {
   const child = startBridge(wish, { stdout: 'pipe', stderr: 'pipe' })
   const kill = () => killGroup(child)
-  // A run that is ended meanwhile leaves nothing behind.
+  // A run that ends meanwhile must not leave the child behind.
   process.once('exit', kill)
   let late = false
   const timer = setTimeout(() => {
@@ -163,7 +163,7 @@ async function ask(
   }, seconds * 1000)
   let said = ''
   child.stderr!.on('data', (data: Buffer) => (said = (said + data.toString()).slice(-4000)))
-  // Processes that the environment has begun hold its standard error open, and one with a group of its own is not killed.
+  // Processes that the environment started may hold standard error open, and one with its own process group is not killed.
   child.once('exit', () => {
     kill()
     setTimeout(() => child.stderr!.destroy(), LAST_WORDS_MS).unref()

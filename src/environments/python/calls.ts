@@ -1,7 +1,7 @@
 /**
- * The answers of the policy in the rollouts of one request, as they were sampled. An environment's calls come over HTTP as whole
- * conversations; a call whose messages go on after an earlier answer goes on with that answer's tokens, as turns of TypeScript's
- * environments do, so nothing that was sampled is ever tokenised again.
+ * The policy's answers in the rollouts of one request, as they were sampled. A Python environment sends whole conversations over HTTP; a
+ * call that continues after an earlier answer reuses that answer's tokens, as the turns of TypeScript environments do, so nothing that
+ * was sampled is ever tokenised again.
  */
 import { randomUUID } from 'node:crypto'
 import { messageOf } from '../../common/errors.ts'
@@ -14,9 +14,9 @@ import type { RolloutContext } from '../types.ts'
 export interface Asked {
   messages: Message[]
   tools?: ToolDefinition[]
-  /** For the chat template, over those of the run. */
+  /** Chat template variables, which override those of the run. */
   variables?: Record<string, unknown>
-  /** What the environment asks otherwise than it was told to. */
+  /** Sampling fields that the environment sets differently from the run. */
   sampling: Partial<SamplingParams>
 }
 
@@ -27,12 +27,12 @@ export interface Answered {
 }
 
 interface Call {
-  /** Its messages and the answer, by what they say. */
+  /** Keys of its messages and the answer, by content. */
   keys: string[]
   answered: Answered
 }
 
-/** One playing of a rollout: where a worker died it is played again, as another session. */
+/** One attempt at a rollout: after a worker has died the rollout is played again, in a new session. */
 interface Session {
   member: Member
   calls: Call[]
@@ -43,9 +43,9 @@ class Member {
   readonly #arrival = Promise.withResolvers<RolloutContext>()
   readonly arrived = this.#arrival.promise
   ctx: RolloutContext | undefined
-  /** What went wrong on this side. */
+  /** The first error on this side of the bridge. */
   failure: string | undefined
-  /** Answers that were asked for, and those under way. */
+  /** How many answers were asked for, and how many are being sampled. */
   asked = 0
   inFlight = 0
 
@@ -55,7 +55,7 @@ class Member {
   }
 }
 
-/** The rollouts of one request: one, or all of a task's. */
+/** The rollouts of one request: a single one, or all of a task. */
 export class Calls {
   readonly members: readonly Member[]
   readonly #sessions = new Map<string, Session>()
@@ -65,7 +65,7 @@ export class Calls {
     this.members = Array.from({ length: size }, () => new Member())
   }
 
-  /** Samples the answer to a call. `session`: which playing of which rollout, by a name that the environment server gives it. */
+  /** Samples the answer to a call. `session`: the environment server's name for an attempt at a rollout. */
   async answer(session: string, asked: Asked, signal: AbortSignal): Promise<Answered> {
     const { member, calls } = this.#sessionOf(session)
     this.#inFlight++
@@ -73,7 +73,7 @@ export class Calls {
     const turn = member.asked++
     this.#settle()
     try {
-      // Rollouts of a group may be played before it is their turn here.
+      // The environment server may play a group's rollout before the orchestrator has started it here.
       const ctx = await member.arrived
       ctx.signal.throwIfAborted()
       const { temperature } = asked.sampling
@@ -104,7 +104,7 @@ export class Calls {
     }
   }
 
-  /** The answer of that id and whose it is. */
+  /** The answer with this id, and its rollout. */
   find(id: string): { answered: Answered; member: Member } | undefined {
     for (const { member, calls } of this.#sessions.values()) {
       const call = calls.find(({ answered }) => answered.id === id)
@@ -113,7 +113,7 @@ export class Calls {
     return undefined
   }
 
-  /** Sessions take rollouts in turn: those of a request that is played again are as many as those before. */
+  /** New sessions are assigned to rollouts in turn; a repeated request opens as many sessions as the first did. */
   #sessionOf(name: string): Session {
     let session = this.#sessions.get(name)
     if (!session) {
@@ -123,7 +123,7 @@ export class Calls {
     return session
   }
 
-  /** While any rollout of a group is answered, the others wait for it, and no clock of theirs runs. */
+  /** While one rollout of a group is being answered the others may wait for it, so their clocks are stopped. */
   #settle(): void {
     if (this.members.length === 1) return
     for (const { ctx, inFlight } of this.members) {
@@ -139,7 +139,7 @@ function longestBefore(calls: readonly Call[], keys: readonly string[]): Call | 
   }, undefined)
 }
 
-/** What a message says; ids of calls are left out, and so are spellings of nothing. */
+/** A message's content as a key; ids of calls do not count, and null, missing and empty are the same. */
 function keyOf({ role, content, tool_calls, tool_call_id }: Message): string {
   const calls = (tool_calls ?? []).map(({ function: { name, arguments: given } }) => [name, given])
   return JSON.stringify([role, content, calls, role === 'tool' ? tool_call_id : undefined])

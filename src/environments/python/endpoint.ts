@@ -1,7 +1,7 @@
 /**
- * Where Python environments find the policy: /v1/chat/completions on loopback, behind a key of its own. It is no server for others: each
- * call belongs to a rollout under way, takes that rollout's place at the sampler, and is answered by its `ChatClient`, whoever samples.
- * Answers carry token ids and log-probabilities as vLLM's do.
+ * The policy for Python environments: /v1/chat/completions on loopback, with its own key. Not a server for other clients: each call belongs
+ * to a running rollout, uses that rollout's place at the sampler, and is answered by its `ChatClient`, whoever samples. Answers have token
+ * ids and log-probabilities in vLLM's form.
  */
 import { randomBytes } from 'node:crypto'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
@@ -14,11 +14,11 @@ import { ContextFullError } from '../chat.ts'
 import type { Answered, Asked, Calls } from './calls.ts'
 import { messagesOf, toolOf, type LooseTool } from './types.ts'
 
-/** In a call's body: which request of the environment server it belongs to. */
+/** Field in a call's body: the request of the environment server that it belongs to. */
 export const REQUEST_FIELD = 'dawn_rl_request'
-/** In a call's head: which rollout, by the id that the environment server gave it. */
+/** Header of a call: the environment server's id of the rollout. */
 export const SESSION_HEADER = 'X-Session-ID'
-/** Bytes of a call. */
+/** The most bytes of a call. */
 const MOST_BYTES = 64 * 2 ** 20
 
 type Body = Record<string, unknown>
@@ -31,7 +31,7 @@ export class PolicyEndpoint {
 
   static async open(): Promise<PolicyEndpoint> {
     const key = randomBytes(24).toString('hex')
-    // No limits of time: calls wait for their place at the sampler, and clients keep their connections.
+    // No time limits: calls wait for their place at the sampler, and clients keep their connections.
     const http = createServer({ keepAliveTimeout: 0, requestTimeout: 0, headersTimeout: 0, connectionsCheckingInterval: 600_000 })
     await new Promise<void>((resolve, reject) => {
       http.once('error', reject)
@@ -47,7 +47,7 @@ export class PolicyEndpoint {
     http.on('request', (request, response) => void this.#serve(request, response))
   }
 
-  /** Takes calls of a request, until `forget`. */
+  /** Accepts calls of a request, until `forget`. */
   expect(request: string, calls: Calls): void {
     this.#calls.set(request, calls)
   }
@@ -70,7 +70,7 @@ export class PolicyEndpoint {
       const { status, body } = await this.#answer(request, gone.signal)
       send(response, status, body)
     } catch (error) {
-      // 400 is not asked again. By these words verifiers knows a conversation that has no room left.
+      // Clients do not retry a 400. verifiers recognises a full context by these words.
       const full = error instanceof ContextFullError ? "This model's maximum context length is reached: " : ''
       send(response, 400, fault(full + messageOf(error)))
     }
@@ -111,9 +111,9 @@ async function textOf(request: IncomingMessage): Promise<string> {
   return Buffer.concat(parts).toString()
 }
 
-/** What environments may ask otherwise than the run has it; the rest is the run's, of whose distribution the log-probabilities are. */
+/** Sampling fields that environments may change; the others stay as in the run, since the log-probabilities are of its distribution. */
 const OWN = ['top_p', 'top_k', 'min_p', 'repetition_penalty', 'presence_penalty', 'frequency_penalty', 'min_tokens'] as const
-/** What would be passed over in silence otherwise. */
+/** Fields that are refused, as ignoring them would go unnoticed. */
 const REFUSED = ['response_format', 'guided_json', 'guided_regex', 'guided_choice', 'guided_grammar', 'structured_outputs', 'logit_bias', 'stream', 'functions'] as const // prettier-ignore
 
 /** @throws Error for what is not served here, in words that the environment's author can act on */
@@ -141,7 +141,7 @@ function askedOf(body: Body): Asked {
   return { messages: messagesOf(body.messages, 'the call'), tools, variables: variables as Asked['variables'], sampling }
 }
 
-/** A completion as vLLM gives it with return_token_ids and logprobs; without either where the sampler does not tell its tokens (id -1), as in evaluation. */
+/** A completion in vLLM's form with return_token_ids and logprobs; without them where the tokens are unknown (id -1), as in an evaluation of an endpoint. */
 function completionOf({ id, message, completion }: Answered, model: string): object {
   const { promptIds, ids, logprobs, finishReason } = completion
   const calls = message.tool_calls ?? []

@@ -1,7 +1,7 @@
 /**
- * Environments written in Python for verifiers, as environments of this side. verifiers plays and scores the rollouts, in a server of its
- * own (`EnvHost`); their answers come from the run's policy (`PolicyEndpoint`), and the tokens that are trained on are those that were
- * sampled for the answers that stand in the rollout's trajectory.
+ * Environments written in Python for verifiers, wrapped as an `Environment`. verifiers plays and scores the rollouts in its own server
+ * (`EnvHost`); answers come from the run's policy (`PolicyEndpoint`). The trained tokens are those sampled for the answers in the
+ * rollout's trajectory.
  */
 import { tmpdir } from 'node:os'
 import { basename, join, resolve } from 'node:path'
@@ -19,21 +19,21 @@ import { messagesOf, toolOf, type Description, type Output, type PythonRow } fro
 import { EnvWire, type Reply } from './wire.ts'
 
 export interface PythonOptions {
-  /** true: that of scripts/setup-verifiers.sh; else the Python that has verifiers. */
+  /** The Python that has verifiers; true: that of scripts/setup-verifiers.sh. */
   python?: boolean | string
-  /** verifiers' extra_env_kwargs: set on the environment after it was made, as max_turns. */
+  /** verifiers' extra_env_kwargs: attributes set on the loaded environment, as max_turns. */
   kwargs?: Record<string, unknown>
   /** Processes that play rollouts. Default 1. */
   workers?: number
   /** Folder that relative paths start from. Default: the working folder. */
   base?: string
-  /** Seconds in which a cancelled rollout must have ended, else its worker stands still and is started anew. Default 60. */
+  /** Seconds within which a cancelled rollout must end; else its worker counts as stuck and is restarted. Default 60. */
   stuckSeconds?: number
 }
 
-/** Parts of a request that are the same for all. */
+/** The fields that are the same in all requests. */
 const KEY_VARIABLE = 'DAWN_RL_POLICY_KEY'
-/** A call may wait as long as its rollout may; the run has limits of its own. */
+/** No limit on the Python side: the run has its own. */
 const CALL_SECONDS = 7 * 86_400
 
 /**
@@ -79,20 +79,20 @@ export class PythonEnv implements Environment {
     this.dataset = numbered(about.rows.slice(0, about.train))
     this.evalDataset = numbered(about.rows.slice(about.train))
     this.rubric = new PythonRubric(about.rewards)
-    // verifiers writes each function's score over what else has its name: of one named reward the sum is asked for behind it.
+    // verifiers lets a function's score overwrite an output field of the same name: for a function named "reward" the total is asked for again.
     this.#columns = ['trajectory', ...about.rewards.flatMap(([name]) => (name === 'reward' ? [name] : []))]
     this.maxTurns = about.max_turns
     this.playsGroups = about.group
     this.tools = about.tools.map(toolOf)
   }
 
-  /** Starts the environment server. Without it the first rollout does, with a log among temporary files. */
+  /** Starts the environment server. Else the first rollout starts it, with its log in the folder for temporary files. */
   async open({ logs, name = this.id, warn }: Parameters<NonNullable<Environment['open']>>[0]): Promise<void> {
     this.#warn = warn
     await this.#start(join(logs, `env-${plain(name)}.log`))
   }
 
-  /** Of the environment server, for those who watch it. */
+  /** The environment server, for tests and benchmarks that watch it. */
   async server(): Promise<EnvHost> {
     return (await this.#start()).host
   }
@@ -119,7 +119,7 @@ export class PythonEnv implements Environment {
     return draftOf(outputOf(reply.output), calls, 0)
   }
 
-  /** The first of a group sends the request of all; each gets its own part of the answer. */
+  /** The first rollout of a group sends the request for all of them; each gets its own part of the reply. */
   async #inGroup(packed: Uint8Array, ctx: RolloutContext, host: EnvHost, endpoint: PolicyEndpoint): Promise<RolloutDraft> {
     const { id, size } = ctx.group ?? { id: randomUUID(), size: 1 }
     let group = this.#groups.get(id)
@@ -133,7 +133,7 @@ export class PythonEnv implements Environment {
         )
       const request = { host, endpoint, calls, payload, sampling: ctx.sampling, signal: abort.signal }
       const drafts = this.#request(request).then((reply) => draftsOf(reply, calls))
-      drafts.catch(() => {}) // each member hears of it that still waits
+      drafts.catch(() => {}) // the members that still wait see the error
       group = { calls, drafts, abort, arrived: 0, left: 0 }
       this.#groups.set(id, group)
     }
@@ -151,7 +151,7 @@ export class PythonEnv implements Environment {
       if (draft instanceof Error) throw draft
       return draft
     } finally {
-      // Where nobody waits any more it ends.
+      // The request is cancelled when the last member has left.
       if (++group.left === size) abort.abort()
     }
   }
@@ -219,7 +219,7 @@ export class PythonEnv implements Environment {
   }
 }
 
-/** Answers are gathered by the id. Where rows share one (data sets that were put together), they are counted here; Python keeps its own. */
+/** Answers are grouped by exampleId. Where rows share ids (merged data sets) they are numbered here; Python keeps its own ids. */
 const numbered = (rows: PythonRow[]): PythonRow[] =>
   new Set(rows.map((row) => row.exampleId)).size === rows.length ? rows : rows.map((row, exampleId) => ({ ...row, exampleId }))
 
@@ -234,7 +234,7 @@ interface GroupRequest {
   left: number
 }
 
-/** The run's sampling in verifiers' words, so that environments see it; what they change in it comes back with their calls. */
+/** The run's sampling in verifiers' form, so that environments see it; their changes come back with their calls. */
 function samplingArgs(sampling: SamplingParams, request: string): Record<string, unknown> {
   const { temperature, top_p, max_tokens, presence_penalty, frequency_penalty, stop, top_k, min_p, repetition_penalty } = sampling
   return {
@@ -256,7 +256,7 @@ function outputOf(value: unknown): Output {
   return output as Output
 }
 
-/** Each output belongs to the rollout whose answers it has; those without any are shared out among the rest. */
+/** Assigns each output to the rollout whose answers it has; outputs without answers go to the remaining rollouts. */
 function draftsOf(reply: Reply, calls: Calls): (RolloutDraft | Error)[] {
   const outputs = Array.isArray(reply.outputs) ? reply.outputs.map(outputOf) : []
   const { members } = calls
@@ -281,7 +281,7 @@ function draftsOf(reply: Reply, calls: Calls): (RolloutDraft | Error)[] {
   })
 }
 
-/** What a rollout left: messages, and the tokens of the answers that its trajectory is made of. Throws where it failed. */
+/** A rollout's messages, and the tokens of the answers in its trajectory. Throws where it failed. */
 function draftOf(output: Output, calls: Calls, index: number): RolloutDraft {
   const { error } = output
   if (error) {
@@ -290,7 +290,7 @@ function draftOf(output: Output, calls: Calls, index: number): RolloutDraft {
   }
   const trajectory = new Trajectory()
   for (const { response, tokens } of output.trajectory!) {
-    // Other models may speak in an environment; they are not trained.
+    // Answers of other models in an environment are not trained on.
     const found = calls.find(response?.id ?? '')
     if (!found) continue
     const { completion } = found.answered
@@ -318,12 +318,12 @@ class PythonRubric extends Rubric {
       throw new Error('a Python environment scores its rollouts itself')
     }
     const functions = rewards.map(([name, weight]) => [name, { reward: given, weight }])
-    // A rubric of a class of its own may have no functions, or weigh them in its own way.
+    // A custom rubric class may have no functions, or weight them in its own way.
     const weighed = rewards.some(([, weight]) => weight !== 0)
     super(Object.fromEntries(weighed ? functions : [...functions, ['reward', { reward: given }]]))
   }
 
-  // oxlint-disable-next-line require-await -- the rubric's word for it is async
+  // oxlint-disable-next-line require-await -- the interface is async
   override async score({ state }: Scorable): Promise<Scores> {
     const output = state?.output as Output | undefined
     if (!output) return { reward: null, metrics: {}, error: 'a Python environment scores its rollouts when they are played' }

@@ -1,6 +1,6 @@
 /**
- * verifiers' environment server through its lives. It starts as a child and ends with this process, however that ends; where it dies it is
- * started again and asked again what it had not answered. Its workers are its own: it starts those anew that die or stop answering.
+ * Runs verifiers' environment server as a child that ends with this process, however that ends. If the server dies it is started again,
+ * and unanswered requests are sent again. The server itself restarts workers that die or stop answering.
  */
 import { randomUUID } from 'node:crypto'
 import { closeSync, existsSync, fstatSync, mkdirSync, mkdtempSync, openSync, readSync, rmSync, statSync } from 'node:fs'
@@ -16,13 +16,13 @@ import { EnvWire, type Reply } from './wire.ts'
 export interface HostOptions extends PythonWish {
   /** Processes that play rollouts. */
   workers: number
-  /** What server and workers say, appended. */
+  /** The file that output of server and workers is appended to. */
   logFile: string
-  /** More environment variables for them. */
+  /** Additional environment variables. */
   env: Record<string, string>
-  /** Seconds in which a cancelled rollout must have ended; a server one of whose workers stands still is started anew. Default 60. */
+  /** Seconds within which a cancelled rollout must end; else a worker is stuck, and the server is restarted. Default 60. */
   stuckSeconds?: number
-  /** Told each time that the server has died, and once of each reward function that has raised. */
+  /** Called each time the server has died, and once for each reward function that has raised. */
   warn?: (message: string) => void
 }
 
@@ -32,20 +32,20 @@ interface Pending {
   reject: (error: Error) => void
 }
 
-/** Deaths after which it is given up, and the answers in between that make up for one: with fewer a run would spend its time on starts. */
+/** The server is given up after so many deaths; so many answers in between cancel one. Else a run would spend its time on restarts. */
 const MOST_DEATHS = 3
 const ANSWERS_A_DEATH = 8
 const STOP_MS = 15_000
-/** Until the environment is loaded. */
+/** Time limit for loading the environment. */
 const STARTUP_SECONDS = 900
-/** Seconds without a sign of life after which verifiers starts a worker anew; they give one in 10. */
+/** Seconds without a heartbeat after which verifiers restarts a worker; the heartbeat comes every 10. */
 const HEARTBEAT = 60
-/** Of the log's end that are read. */
+/** How much of the log's end is read. */
 const LOG_BYTES = 4 * 2 ** 20
-/** Of a folder whose sockets can be named: a socket's path has 104 bytes at most on some systems. verifiers has its own in /tmp. */
+/** The longest path of a folder for sockets: some systems allow a socket's path 104 bytes. verifiers puts its own sockets in /tmp. */
 const MOST_SOCKET_PATH = 75
 const PROBE = 'dawn-rl-probe'
-/** verifiers' line in the log of a reward function that has raised. */
+/** The line that verifiers logs for a reward function that has raised. */
 const RAISED = /Error calling (?:group )?reward function (\S+): (.*)/gu
 
 export class EnvHost {
@@ -55,23 +55,23 @@ export class EnvHost {
   #child: ChildProcess | undefined
   #exited: Promise<void> = Promise.resolve()
   #wire: EnvWire | undefined
-  /** Whether requests go out at once; else they wait for the next life. */
+  /** Whether requests are sent at once; else they wait until the server runs again. */
   #ready = false
-  /** Requests that were cancelled, until the server says so. */
+  /** Cancelled requests that the server has not confirmed yet. */
   readonly #cancelled = new Map<string, NodeJS.Timeout>()
   #lives = 0
   #deaths = 0
   #closed = false
   #failed: Error | undefined
   #logStart = 0
-  /** Where the log was last searched for reward functions that raise, and those that were found. */
+  /** Up to where the log was searched for reward functions that raised, and those found. */
   #heard = 0
   readonly #raised = new Set<string>()
   readonly #onExit = () => this.#child && killGroup(this.#child)
 
   /**
    * Starts the server, and waits until it has loaded the environment.
-   * @throws UserError where it can't, with the last that it said
+   * @throws UserError where it fails, with its last output
    */
   static async open(options: HostOptions): Promise<EnvHost> {
     const host = new EnvHost(options)
@@ -99,7 +99,7 @@ export class EnvHost {
   }
 
   /**
-   * One request, whatever becomes of the server meanwhile. `signal` cancels it.
+   * Sends one request, again where the server dies meanwhile. `signal` cancels it.
    * @throws Error where it was cancelled, or the server can't be kept alive
    */
   async request(payload: Uint8Array, signal?: AbortSignal): Promise<Reply> {
@@ -126,7 +126,7 @@ export class EnvHost {
   #cancel(id: string): void {
     this.#wire!.cancel(id)
     const { stuckSeconds = 60 } = this.#options
-    // verifiers starts workers anew that stop giving signs of life, but not those that never gave one.
+    // verifiers restarts workers whose heartbeat stops, but not those that never sent one.
     const late = setTimeout(() => {
       this.#cancelled.delete(id)
       if (this.#child && !this.#closed) killGroup(this.#child)
@@ -139,7 +139,7 @@ export class EnvHost {
     this.#cancelled.clear()
   }
 
-  /** Ends the server; what waits for it fails. */
+  /** Ends the server; requests that still wait fail. */
   async close(): Promise<void> {
     if (this.#closed) return
     this.#closed = true
@@ -179,7 +179,7 @@ export class EnvHost {
         else answered.reject(mismatch(this.#options.id))
       } else this.#take(id, reply)
     })
-    // The server itself answers before its workers have loaded anything; what it does not know goes to a worker.
+    // The server answers before its workers have loaded the environment; an unknown request type is passed to a worker.
     this.#wire.send(probe, await EnvWire.pack({ request_type: PROBE }))
     const end = new AbortController()
     try {
@@ -192,7 +192,7 @@ export class EnvHost {
     over.catch((error: Error) => void this.#revive(error))
   }
 
-  /** Rejects where workers die again and again before one is ready, or time is up. */
+  /** Rejects where workers die repeatedly before one is ready, or when the time is up. */
   async #watchStart(signal: AbortSignal): Promise<never> {
     const begin = performance.now()
     for (;;) {
@@ -215,7 +215,7 @@ export class EnvHost {
     clearTimeout(this.#cancelled.get(id))
     this.#cancelled.delete(id)
     const pending = this.#pending.get(id)
-    // Of one that was cancelled, or that an earlier life answers late.
+    // A reply to a cancelled request, or a late one from before a restart.
     if (!pending) return
     this.#pending.delete(id)
     this.#deaths = Math.max(0, this.#deaths - 1 / ANSWERS_A_DEATH)
@@ -224,11 +224,11 @@ export class EnvHost {
     else pending.reject(mismatch(this.#options.id))
   }
 
-  /** verifiers takes what a reward function raises for a reward of 0, and says so in the log alone: a run would train on it unknowing. */
+  /** verifiers turns an exception of a reward function into a reward of 0 and only logs it: without a warning, a run would train on that. */
   #tellRaised(): void {
     const { id, logFile, warn } = this.#options
     if (!warn) return
-    // It may have been deleted, to get back the room that it took.
+    // The log may have been deleted to free disk space.
     const end = statSync(logFile, { throwIfNoEntry: false })?.size ?? 0
     const said = this.#log(this.#heard)
     this.#heard = end
@@ -275,7 +275,7 @@ export class EnvHost {
     clearTimeout(late)
   }
 
-  /** What this life has said, from a place in its log on; the last of it where it is much: an environment may fill gigabytes. */
+  /** The log of the current start from an offset on; only its end where it is long: an environment may log gigabytes. */
   #log(from = this.#logStart): string {
     const { logFile } = this.#options
     if (!existsSync(logFile)) return ''

@@ -1,13 +1,13 @@
-/** What crosses the bridge to Python, in verifiers' words (its serve/types.py), as far as it is read here. */
+/** The data that crosses the bridge to Python, in verifiers' form (its serve/types.py), as far as it is used here. */
 import type { Message, ToolCall, ToolDefinition } from '../../common/types.ts'
 import type { Row } from '../types.ts'
 
-/** A row of a Python environment; `packed`: the row as the environment server is sent it, msgpack. */
+/** A row of a Python environment; `packed`: the row as it is sent to the environment server, in msgpack. */
 export interface PythonRow extends Row {
   packed: Uint8Array
 }
 
-/** What a Python environment says of itself (`describe` in bridge.py). */
+/** The description of a Python environment (`describe` in bridge.py). */
 export interface Description {
   /** Whether its rubric compares the rollouts of a task, which must then be played by one request. */
   group: boolean
@@ -19,20 +19,20 @@ export interface Description {
   train: number
 }
 
-/** A tool in verifiers' words. */
+/** A tool in verifiers' form. */
 export interface LooseTool {
   name: string
   description?: string | null
   parameters?: Record<string, unknown> | null
 }
 
-/** The tool as the model is told of it. */
+/** The tool in the form that chat templates take. */
 export const toolOf = ({ name, description, parameters }: LooseTool): ToolDefinition => ({
   type: 'function',
   function: { name, ...(description ? { description } : {}), parameters: parameters ?? { type: 'object', properties: {} } },
 })
 
-/** What a rollout left, a RolloutOutput. */
+/** The result of a rollout, verifiers' RolloutOutput. */
 export interface Output {
   completion: unknown
   reward: unknown
@@ -59,8 +59,8 @@ interface LooseMessage {
 }
 
 /**
- * Messages as this side knows them: text in one piece, no nulls.
- * @throws Error for what is no message, or holds more than text
+ * Messages in our form: content as one text, no nulls.
+ * @throws Error for a bad message, or one with more than text
  */
 export function messagesOf(value: unknown, what: string): Message[] {
   if (typeof value === 'string') return [{ role: 'user', content: value }]

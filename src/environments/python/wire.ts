@@ -39,12 +39,12 @@ async function libraries(): Promise<Libraries> {
 export class EnvWire {
   readonly #socket: Dealer
   readonly #libraries: Libraries
-  /** Sends stand in line: the socket takes one at a time. */
+  /** Sends are queued: the socket takes one at a time. */
   #sending: Promise<unknown> = Promise.resolve()
   #closed = false
 
   /**
-   * Connects; the server may come later. `onReply` is told of each answer, and of those that are none as undefined.
+   * Connects; the server may start later. `onReply` gets each reply; undefined for one that cannot be read.
    * @throws UserError where a library is missing
    */
   static async open(address: string, onReply: (id: string, reply: Reply | undefined) => void): Promise<EnvWire> {
@@ -61,7 +61,7 @@ export class EnvWire {
     this.#libraries = found
   }
 
-  /** A msgpack map of these fields; those of `raw` are msgpack already. */
+  /** A msgpack map of these fields; values in `raw` are msgpack already. */
   static async pack(fields: Record<string, unknown>, raw: Record<string, Uint8Array> = {}): Promise<Uint8Array> {
     const { encode } = await libraries()
     const packed = Object.entries(fields).map(([key, value]) => [key, encode(value)] as const)
@@ -69,7 +69,7 @@ export class EnvWire {
     return Buffer.concat([Buffer.from([0x80 | all.length]), ...all.flatMap(([key, bytes]) => [encode(key), bytes])])
   }
 
-  /** A msgpack array of what is msgpack already. */
+  /** A msgpack array of values that are msgpack already. */
   static packArray(items: readonly Uint8Array[]): Uint8Array {
     const head = Buffer.alloc(3)
     head[0] = 0xdc

@@ -1,9 +1,9 @@
 /**
  * Runs JavaScript that a model wrote, as a reward needs it: with limits of time, memory and output, without files, network or anything
  * else of the machine, and never in the trainer's own isolate.
- * It is QuickJS compiled to WebAssembly (quickjs-emscripten), a fresh instance a run, in a child process under Node's --permission, which is
- * killed when it does not come back. Three walls, then: QuickJS has no way out of its memory but the one `write` function given to it; the child
- * may open no file but its own code, and start nothing; and what breaks the child breaks nothing else. A child starts as fast as a thread
+ * It is QuickJS compiled to WebAssembly (quickjs-emscripten), a fresh instance for each run, in a child process under Node's --permission, which is
+ * killed when it does not return. So there are three walls: QuickJS can reach nothing outside its memory but one `write` function; the child
+ * may open no file but its own code, and start no process; and a crash of the child affects nothing else. A child starts as fast as a thread
  * (docs/environments.md).
  */
 import { load } from '../packages.ts'
@@ -15,21 +15,21 @@ export type { SandboxCall, SandboxCause, SandboxResult } from './protocol.ts'
 export interface SandboxOptions {
   /** Values that the code sees as globals: JSON data. */
   globals?: Record<string, unknown>
-  /** What the code evaluates to is called with each of these argument lists; results are in `calls`, not in `value`. */
+  /** The code must evaluate to a function, which is called with each of these argument lists; results are in `calls`, not in `value`. */
   calls?: unknown[][]
-  /** Of processor time, of the whole run, so that a busy machine changes no reward. Default 2. */
+  /** Limit of the run's processor time, so that a busy machine changes no reward. Default 2. */
   seconds?: number
-  /** Default 32. At least 17: what QuickJS itself starts with. */
+  /** Memory limit. Default 32; at least 17, which QuickJS itself needs. */
   memoryMb?: number
-  /** Characters written, and of each value. Default 65536. */
+  /** The most characters of all output, and of each value. Default 65536. */
   outputBytes?: number
-  /** Of Math.random. Default 0. */
+  /** Seed of Math.random. Default 0. */
   seed?: number
   /** Ends the run early. */
   signal?: AbortSignal
 }
 
-/** When a process is killed that does not end its run by itself, in seconds by the clock on the wall; its start is not counted. */
+/** Wall-clock seconds after which a process that does not end its run is killed; its start is not counted. */
 const killAfter = (seconds: number): number => 3 * seconds + 2
 
 const packages = ['quickjs-emscripten']
@@ -37,7 +37,7 @@ const packages = ['quickjs-emscripten']
 let pool: Workers | undefined
 
 /**
- * Runs `code` as a script. Never rejects for what the code does: `error` has the cause in words, `cause` in one.
+ * Runs `code` as a script. Never rejects for what the code does: `error` describes the cause, `cause` names its kind.
  * Throws UserError where quickjs-emscripten is not installed, and RangeError for limits that are not above 0.
  *
  *     const { value, error } = await runSandboxed('[1, 2, 3].map(x => x * x)', { seconds: 1 })

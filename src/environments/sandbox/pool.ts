@@ -1,10 +1,10 @@
 /**
- * Work that may hang, swell or crash, in workers that can be ended: each call has a time limit after which its worker is killed, each worker
- * a heap limit and an isolate of its own. The next call gets a fresh one. Idle workers do not keep the process alive.
- * A worker is a thread, or a child process that may read the code it runs and else no file, and may start nothing.
+ * Runs work that may hang, use too much memory or crash in workers that can be killed: each call has a time limit after which its worker is
+ * killed, each worker its own isolate and heap limit. The next call gets a new worker. Idle workers do not keep the process alive.
+ * A worker is a thread, or a child process that may read no files but its own code and may start no process.
  *
- * Not the package workerpool: where a worker of its dies by itself, calls that wait in its queue are never run (seen with 10.0.3), its idle
- * workers keep a process alive, and a worker's start counts as part of its first call's time.
+ * Not the package workerpool: when one of its workers dies, queued calls are never run (seen with 10.0.3), its idle workers keep the process
+ * alive, and a worker's start counts as time of its first call.
  */
 import { fork } from 'node:child_process'
 import { existsSync, realpathSync } from 'node:fs'
@@ -23,20 +23,20 @@ interface WorkersOptions {
   packages?: string[]
   /** More files and folders that a child may read. */
   readable?: string[]
-  /** Workers at most. Default 2. */
+  /** The most workers. Default 2. */
   size?: number
   /** Heap of a worker in MiB. Default 256. */
   heapMb?: number
 }
 
 interface CallLimits {
-  /** Counted from when the call starts to run: waiting for a worker, or for its start, is not part of it. */
+  /** Time limit, counted from when the call starts to run: waiting for a worker or its start does not count. */
   seconds: number
   /** Ends the call early. */
   signal?: AbortSignal
 }
 
-/** Why a call gave nothing. `message` is the cause in words. */
+/** Why a call gave no result. `message` is the cause in words. */
 export class CallEnded extends Error {
   override name = 'CallEnded'
   readonly why: 'time' | 'abort' | 'memory' | 'crash'
@@ -67,7 +67,7 @@ interface Handle {
   ready: boolean
 }
 
-/** A worker that is not ready by then never will be. */
+/** A worker that is not ready after this time has failed. */
 const startSeconds = 120
 
 export class Workers {
@@ -81,7 +81,7 @@ export class Workers {
 
   /**
    * Runs a method of the worker. Arguments and result must be structured-cloneable.
-   * Throws CallEnded when it was late, aborted, or its worker died; an Error when workers cannot be started; and what the method threw.
+   * Throws CallEnded when the call was late or aborted, or its worker died; an Error when workers cannot be started; and the method's own errors.
    */
   async call<T>(method: string, args: unknown[], { seconds, signal }: CallLimits): Promise<T> {
     if (signal?.aborted) throw new CallEnded('abort', 'it was aborted')
@@ -183,7 +183,7 @@ export class Workers {
 }
 
 function startThread(file: string, heapMb: number): Handle & { worker: Worker } {
-  // What it writes is not shown, and not read either: a stream that is read keeps the process alive. Its error comes as an event.
+  // Its output is neither shown nor read: a stream that is read keeps the process alive. Its errors come as events.
   const worker = new Worker(file, {
     resourceLimits: { maxOldGenerationSizeMb: heapMb },
     env: {},
@@ -205,13 +205,13 @@ function startThread(file: string, heapMb: number): Handle & { worker: Worker } 
 function startChild(file: string, heapMb: number, readable: readonly string[]) {
   const allowed = readable.map((folder) => `--allow-fs-read=${folder}`)
   const execArgv = ['--permission', ...allowed, `--max-old-space-size=${heapMb}`]
-  // Windows starts no program without SystemRoot; else the child knows nothing of our environment, keys and tokens in it.
+  // The child gets none of our environment variables, which may hold keys; only SystemRoot, without which Windows starts no program.
   const env = process.env.SystemRoot === undefined ? {} : { SystemRoot: process.env.SystemRoot }
   const worker = fork(file, [], { execArgv, env, serialization: 'advanced', stdio: ['ignore', 'ignore', 'pipe', 'ipc'] })
   const stderr = worker.stderr as typeof worker.stderr & { ref?(): void; unref?(): void }
   const handle: Handle & { worker: typeof worker } = {
     worker,
-    // A child that has just died is told about by its exit, not here.
+    // A child that has just died is reported by its exit event, not here.
     post: (message) => void worker.send(message as object, () => {}),
     kill: () => void worker.kill('SIGKILL'),
     hold(yes) {
@@ -229,8 +229,8 @@ function startChild(file: string, heapMb: number, readable: readonly string[]) {
 }
 
 /**
- * What a child has to read to start a script: our code with its package.json (for its type), and the `node_modules` folders that Node looks
- * through from there, whether they are there or not (it asks), both as they are named and where links lead.
+ * The paths that a child must read to start a script: our code with its package.json (for its type), and the `node_modules` folders that Node
+ * searches from there, existing or not (Node asks for all), both by their names and by the targets of links.
  */
 function readableFor(script: string, packages: readonly string[]): string[] {
   const own = ['../../', '../../../package.json'].map((path) => fileURLToPath(new URL(path, import.meta.url)))

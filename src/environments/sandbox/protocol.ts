@@ -1,4 +1,4 @@
-/** What goes into a sandboxed run and comes out: the words that the pool's side and the thread's side share. */
+/** The input and output of a sandboxed run, for both the pool's and the worker's side. */
 
 export interface SandboxJob {
   code: string
@@ -20,7 +20,7 @@ export interface SandboxJob {
  */
 export type SandboxCause = 'code' | 'time' | 'memory' | 'stack' | 'output' | 'crash' | 'abort'
 
-/** How one call ended. `value` is JSON data; undefined where the call gave nothing that JSON can hold. */
+/** The result of one call. `value` is JSON data; undefined where the result is not. */
 export interface SandboxCall {
   value: unknown
   /** The cause in words, null where there was none. */
@@ -28,11 +28,11 @@ export interface SandboxCall {
 }
 
 export interface SandboxResult {
-  /** What `console.log` and its siblings wrote, a line a call, cut at the limit. */
+  /** The output of `console.log` and the like, one line for each call, cut at the limit. */
   stdout: string
   /** What the code evaluated to (a promise: what it settled to), as JSON data. */
   value: unknown
-  /** In the order of the job's calls; shorter where a limit ended the run. */
+  /** Results in the order of the job's calls; fewer where a limit ended the run. */
   calls: SandboxCall[]
   /** The cause in words, null when the code ran to its end. */
   error: string | null

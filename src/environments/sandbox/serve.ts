@@ -1,7 +1,7 @@
 /** The worker's side of pool.ts, the same in a thread and in a child process. */
 import { parentPort } from 'node:worker_threads'
 
-/** 'ready' once; then one a call. */
+/** Messages of a worker: 'ready' once, then one for each call. */
 export type WorkerReply = { ready: true } | { result: unknown } | { error: string }
 
 /** Runs the methods that the pool asks for, one at a time. A worker whose pool is gone ends. */

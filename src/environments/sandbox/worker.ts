@@ -1,8 +1,8 @@
 /**
- * The child's side of the sandbox: one fresh QuickJS (a WebAssembly instance with a memory of its own that cannot grow beyond the limit) a
- * run. The code finds the language and `console`, and nothing else: no module loader, no file, no network, no timer, no host object.
- * The deadline is asked for by QuickJS every few thousand steps; what it cannot interrupt (one huge BigInt product, a regular expression)
- * is ended by the pool, which kills this process.
+ * The child's side of the sandbox: a fresh QuickJS for each run (a WebAssembly instance with its own memory, which cannot grow beyond the limit).
+ * The code has the language and `console`, and nothing else: no module loader, no file, no network, no timer, no host object.
+ * QuickJS checks the deadline every few thousand steps; where it cannot (one huge BigInt product, a regular expression) the pool kills this
+ * process.
  */
 import {
   newQuickJSWASMModuleFromVariant,
@@ -14,7 +14,7 @@ import {
 import type { SandboxCall, SandboxCause, SandboxJob, SandboxResult } from './protocol.ts'
 import { serve } from './serve.ts'
 
-/** The part of WebAssembly that is used here; Node's types have none of it. */
+/** The part of WebAssembly that is used here; Node's types lack it. */
 interface WasmMemory {
   readonly buffer: ArrayBuffer
 }
@@ -33,7 +33,7 @@ const prelude = `(write, seed) => {
   const log = (...parts) => {
     let line = ''
     for (let i = 0; i < parts.length; i++) line += (i ? ' ' : '') + show(parts[i])
-    // As JSON: a text of QuickJS ends for the host at its first NUL.
+    // As JSON, since a string that leaves QuickJS ends at its first NUL.
     write(stringify(line))
   }
   globalThis.console = { log, info: log, warn: log, error: log, debug: log }
@@ -53,7 +53,7 @@ class Stopped extends Error {
   }
 }
 
-/** Of this thread: beside a software adapter, which takes every core, a clock on the wall would cut off code that is fast enough, and change its reward. */
+/** Processor time of this thread: beside a software adapter, which uses every core, wall-clock time would cut off code that is fast enough. */
 function processorSeconds(): number {
   const { user, system } = process.threadCpuUsage()
   return (user + system) / 1e6
@@ -63,12 +63,12 @@ function processorSeconds(): number {
 async function run(job: SandboxJob): Promise<SandboxResult> {
   const result: SandboxResult = { stdout: '', value: undefined, calls: [], error: null, cause: null }
   try {
-    // 64 KiB pages, of which QuickJS wants 256 to begin with. It ends where the limit is, whatever QuickJS counts.
+    // In pages of 64 KiB, of which QuickJS needs 256 to start. This limit holds whatever QuickJS itself counts.
     const memory = new WebAssembly.Memory({ initial: 256, maximum: job.memoryMb * 16 })
     const quickjs = await newQuickJSWASMModuleFromVariant(newVariant(RELEASE_SYNC, { wasmMemory: memory }))
     const runtime = quickjs.newRuntime({ memoryLimitBytes: job.memoryMb * 2 ** 20, maxStackSizeBytes: 256 * 1024 })
     const context = runtime.newContext()
-    // Nothing is disposed: after a hostile run QuickJS aborts on it, and the whole instance is garbage in a moment anyway.
+    // Nothing is disposed: after a hostile run QuickJS would abort, and the whole instance is garbage anyway.
     play(job, context, memory, result)
   } catch (error) {
     const message = error instanceof Error ? error.message : String(error)
@@ -97,7 +97,7 @@ function play(job: SandboxJob, context: QuickJSContext, memory: WasmMemory, resu
     if (!('error' in outcome) || outcome.error === undefined) return (outcome as { value: QuickJSHandle }).value
     if (over) throw over
     const words = describe(context, outcome.error)
-    if (over) throw over // a getter of the error's
+    if (over) throw over // in a getter of the error
     // With no memory left for an error object, QuickJS throws null, or nothing.
     const isFull = /^it threw (?:null)?$/u.test(words) && memory.buffer.byteLength > 0.75 * job.memoryMb * 2 ** 20
     if (isFull || /out of memory/u.test(words)) throw new Stopped('memory', memoryWords(job)[0])
@@ -113,7 +113,7 @@ function play(job: SandboxJob, context: QuickJSContext, memory: WasmMemory, resu
     if (room > 0) result.stdout += `${text.slice(0, room)}\n`
     if (written <= job.outputBytes) return
     over ??= new Stopped('output', `it wrote more than its limit of ${job.outputBytes} characters`)
-    // Long lines are seconds' work before QuickJS asks for the deadline the next time.
+    // Long lines would take seconds before QuickJS checks the deadline again.
     throw over
   })
   const tools = take(
@@ -153,14 +153,14 @@ function play(job: SandboxJob, context: QuickJSContext, memory: WasmMemory, resu
   if (over) throw over
 }
 
-/** Runs what waits (promise jobs) and gives what a promise settled to; another value as it is. */
+/** Runs pending promise jobs and returns the value that a promise settled to; any other value as it is. */
 function settle(
   context: QuickJSContext,
   handle: QuickJSHandle,
   take: (outcome: { value: QuickJSHandle } | { error: QuickJSHandle }) => QuickJSHandle,
   check: () => boolean,
 ): QuickJSHandle {
-  // One job at a time: an endless chain of short jobs never reaches the interrupt.
+  // One job at a time: the interrupt handler never runs in an endless chain of short jobs.
   while (context.runtime.hasPendingJob()) {
     const done = context.runtime.executePendingJobs(1)
     if (done.error) take({ error: done.error })
@@ -173,7 +173,7 @@ function settle(
   throw new Stopped('code', 'its promise never settles: there are no timers and nothing to wait for')
 }
 
-/** An exception's name, message and line, without running code of its own more than its getters. */
+/** An exception's name, message and line. Of its code only getters may run. */
 function describe(context: QuickJSContext, error: QuickJSHandle): string {
   if (context.typeof(error) !== 'object' || context.sameValue(error, context.null))
     return `it threw ${String(context.dump(error)).slice(0, 200)}`
