@@ -7,47 +7,47 @@
  */
 import type { Metrics, PolicyVersion, Rollout } from '../common/types.ts'
 
-/** A rollout with what the algorithm gave it: a number, one a completion token, or null when it is not trained on. */
+/** A rollout with its advantage: one number, one for each completion token, or null when it is not trained on. */
 export interface ScoredRollout {
   rollout: Rollout
   advantage: number | ArrayLike<number> | null
 }
 
-/** Counts over a whole run, resumes included. */
+/** Totals over a whole run, across resumes. */
 export interface RunTotals {
   tokens: number
   rollouts: number
 }
 
 interface StepRollouts {
-  /** All rollouts that ended for this step: trained on, without variance, failed, too old. */
+  /** All rollouts of this step: trained on, filtered out, failed, too old. */
   rollouts: readonly ScoredRollout[]
   /** Version of the weights that this step's forward pass uses; a token sampled with version v is `version - v` steps old. */
   version: PolicyVersion
   /** Rollouts that were not trained on because they were too old. */
   dropped?: number
-  /** Of the run before this step; `totalsOf` the last row of metrics.jsonl on resume. */
+  /** Totals of the run before this step; on resume `totalsOf` the rows of metrics.jsonl. */
   totals: RunTotals
 }
 
 /** A reward of at least this counts as solved, in `solved_*` and `pass@k`. verifiers has the same default. */
 const solvedAt = 0.5
 
-/** Rewards that are no more than this apart are equal but for rounding: 0.7 + 0.2 + 0.1 is 0.9999999999999999. */
+/** Rewards this close count as equal, because of rounding: 0.7 + 0.2 + 0.1 is 0.9999999999999999. */
 const sameReward = 1e-6
 
-/** Mean, or null of nothing. */
+/** Mean; null for no values. */
 export function mean(values: readonly number[]): number | null {
   return values.length === 0 ? null : values.reduce((a, b) => a + b, 0) / values.length
 }
 
-/** Standard deviation of the population (divided by n), or null of nothing. */
+/** Standard deviation of the population (divided by n); null for no values. */
 export function populationStd(values: readonly number[]): number | null {
   const m = mean(values)
   return m === null ? null : Math.sqrt(values.reduce((a, b) => a + (b - m) ** 2, 0) / values.length)
 }
 
-/** The metrics that a step's rollouts give. Keys that no value was there for are null, or left out where they carry a name. */
+/** The metrics of a step's rollouts. Keys without a value are null; keys that contain a name are left out then. */
 export function rolloutMetrics(input: StepRollouts): Metrics {
   const all = input.rollouts.map((r) => r.rollout)
   const scored = all.filter((r) => r.reward !== null)
@@ -57,7 +57,7 @@ export function rolloutMetrics(input: StepRollouts): Metrics {
   for (const name of metricNames(scored)) {
     metrics[name === 'std' ? 'reward/std_' : `reward/${name}`] = mean(scored.flatMap((r) => r.metrics[name] ?? []))
   }
-  // Of all rollouts: one whose rollouts all failed is the one to tell of.
+  // Over all rollouts, so that an environment whose rollouts all failed is included.
   const envs = [...new Set(all.map((r) => r.env))]
   if (envs.length > 1) for (const env of envs) Object.assign(metrics, ofOneEnvironment(env, all))
   metrics['advantage/absmean'] = mean(input.rollouts.flatMap((r) => (r.advantage === null ? [] : absMean(r.advantage))))
@@ -89,12 +89,12 @@ export function rolloutMetrics(input: StepRollouts): Metrics {
   return metrics
 }
 
-/** What is told apart by environment, where there are several. */
+/** Metrics by environment, where there are several. */
 function ofOneEnvironment(env: string, all: readonly Rollout[]): Metrics {
   const own = all.filter((r) => r.env === env)
   const scored = own.filter((r) => r.reward !== null)
   const metrics: Metrics = { [`reward/${env}/mean`]: mean(scored.map((r) => r.reward!)) }
-  // `mean` is the reward's own.
+  // `reward/<env>/mean` is the reward itself.
   for (const name of metricNames(scored)) {
     metrics[`reward/${env}/${name === 'mean' ? 'mean_' : name}`] = mean(scored.flatMap((r) => r.metrics[name] ?? []))
   }
@@ -106,12 +106,12 @@ function ofOneEnvironment(env: string, all: readonly Rollout[]): Metrics {
 
 const turnsOf = (r: Rollout): number => r.turns?.length ?? r.completion.filter((m) => m.role === 'assistant').length
 
-/** Tokens that no answer has: the prompt, and what stands between the turns. */
+/** Tokens that were not sampled: the prompt, and what came between the turns. */
 export function promptTokens(r: Rollout): number {
   return r.turns?.reduce((sum, turn) => sum + turn.promptIds.length, 0) ?? r.promptIds.length
 }
 
-/** The totals after the last of these rows; zeros for a run that has none. */
+/** The totals after the last row; zeros where there are no rows. */
 export function totalsOf(rows: readonly Metrics[]): RunTotals {
   const last = (key: string) => rows.findLast((row) => typeof row[key] === 'number')?.[key] ?? 0
   return { tokens: last('progress/total_tokens'), rollouts: last('progress/total_rollouts') }
@@ -140,7 +140,7 @@ export function evalMetrics(env: string, rollouts: readonly Rollout[], version: 
   return metrics
 }
 
-/** The environment whose held-out reward a metric is: of `eval/<env>/avg@<k>`. */
+/** The environment of a metric `eval/<env>/avg@<k>`. */
 export const heldOutEnv = (key: string): string | undefined => /^eval\/(.+)\/avg@\d+$/.exec(key)?.[1]
 
 /**
@@ -154,15 +154,15 @@ export function passAtK(n: number, c: number, k: number): number {
   return 1 - allWrong
 }
 
-/** True when a group's rewards differ, so that it has something to teach. */
+/** Whether a group's rewards differ, so that training on it has an effect. */
 export function hasVariance(rewards: readonly number[]): boolean {
   return rewards.length > 1 && Math.max(...rewards) - Math.min(...rewards) > sameReward
 }
 
-/** Whether a reward is at least this, but for rounding. */
+/** Whether a reward is at least this, up to rounding. */
 export const reaches = (reward: number, least: number): boolean => reward >= least - sameReward
 
-/** Rewards of each group that has any, failed rollouts left out. */
+/** The rewards of each group, without failed rollouts and empty groups. */
 export function groupRewards(rollouts: readonly Rollout[]): number[][] {
   return groupBy(rollouts, (r) => r.group)
     .map((g) => g.flatMap((r) => r.reward ?? []))
@@ -182,7 +182,7 @@ function solvedFractions(scored: readonly Rollout[]): Metrics {
 function stopConditions(all: readonly Rollout[]): Metrics {
   const counts: Record<string, number> = {}
   for (const r of all) {
-    // 'stop: <string>' holds the string that ended it: one key for all of them, or a dashboard fills up.
+    // 'stop: <string>' contains the stop string: one key for all, or dashboards would fill up.
     const name = r.stopCondition.split(':')[0].trim() || 'unknown'
     counts[name] = (counts[name] ?? 0) + 1
   }

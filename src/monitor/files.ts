@@ -1,4 +1,4 @@
-/** The few file operations that the rest of the room stands on: whole-or-not-at-all replacement, and files of JSON lines. */
+/** File operations for the rest of src/monitor: atomic replacement, and files of JSON lines. */
 import {
   closeSync,
   existsSync,
@@ -38,12 +38,12 @@ export function writeFileAtomic(path: string, text: string): void {
   syncFolderSync(dirname(path))
 }
 
-/** Whether a file can be put in the place of what is there: a link, a pipe or a device that a user names is to stay one, and is written into. */
+/** Whether a path may be replaced by a new file. A link, a pipe or a device that the user named must stay, and is written into. */
 export function isReplaceable(path: string): boolean {
   return lstatSync(path, { throwIfNoEntry: false })?.isFile() ?? true
 }
 
-/** Waits until the disk has all of a file, without holding up the process; nothing to wait for where it is not there any more. */
+/** Syncs a file to disk without blocking the process; does nothing where the file is gone. */
 export async function settleFile(path: string): Promise<void> {
   try {
     await using handle = await open(path, 'r+')
@@ -63,8 +63,8 @@ export function openForAppend(path: string): number {
 }
 
 /**
- * Appends rows to files, one JSON object a line: all of them to all files, or, where one cannot be written, none to any.
- * @throws what the system says; the files are then as they were
+ * Appends rows to files, one JSON object for each line: all rows to all files or, where one cannot be written, none at all.
+ * @throws the system's error; the files are then unchanged
  */
 export function appendRows(files: readonly { fd: number; rows: readonly unknown[] }[], options: { sync?: boolean } = {}): void {
   const sizes = files.map(({ fd }) => fstatSync(fd).size)
@@ -80,8 +80,8 @@ export function appendRows(files: readonly { fd: number; rows: readonly unknown[
 }
 
 /**
- * Appends bytes to a file: all of them, or, where they cannot be written, none.
- * @throws what the system says
+ * Appends bytes to a file: all of them, or none where that fails.
+ * @throws the system's error
  */
 export function appendWhole(path: string, bytes: Uint8Array): void {
   const fd = openSync(path, 'a')
@@ -96,7 +96,7 @@ export function appendWhole(path: string, bytes: Uint8Array): void {
   }
 }
 
-/** A disk that runs full takes a part of what is written before it refuses. */
+/** Writes all bytes: a disk that runs full takes a part of them before it refuses. */
 function writeAll(fd: number, bytes: Uint8Array): void {
   for (let done = 0; done < bytes.length;) done += writeSync(fd, bytes, done)
 }
@@ -105,7 +105,7 @@ function cutBack(fd: number, size: number): void {
   try {
     ftruncateSync(fd, size)
   } catch {
-    // No file that has a size (a device): there is nothing to cut.
+    // A device has no size: there is nothing to cut.
   }
 }
 
@@ -131,14 +131,14 @@ function mendTail(path: string): void {
   }
 }
 
-/** The text of a file; '' where there is none, or a folder in its place. */
+/** The text of a file; '' where it is missing or a folder. */
 export function textOf(path: string): string {
   return statSync(path, { throwIfNoEntry: false })?.isFile() ? readFileSync(path, 'utf8') : ''
 }
 
 /**
- * The whole rows of a file of JSON lines from an offset on, each with where it begins; a missing file, or a folder in its place, has none. Read in pieces: a file
- * may be larger than a text can be. A line that is no JSON (cut off), or no object, is left out.
+ * The complete rows of a file of JSON lines from an offset on, each with its own offset; none where the file is missing or a folder. Read in pieces, as a
+ * file may be larger than a string can be. Lines that are not a JSON object are left out.
  */
 export function* jsonLines<T = Record<string, unknown>>(path: string, from = 0): Generator<{ row: T; at: number }> {
   if (!statSync(path, { throwIfNoEntry: false })?.isFile()) return
@@ -147,12 +147,12 @@ export function* jsonLines<T = Record<string, unknown>>(path: string, from = 0):
       const row: unknown = JSON.parse(line.toString())
       if (row !== null && typeof row === 'object' && !Array.isArray(row)) yield { row: row as T, at }
     } catch {
-      // Cut off by a killed process: there is no whole row to give back.
+      // A killed process cut the line off.
     }
   }
 }
 
-/** Bytes are valid until the next line is asked for. */
+/** The bytes are valid until the next line is read. */
 function* linesOf(path: string, from: number): Generator<{ line: Buffer; at: number }> {
   const fd = openSync(path, 'r')
   try {
@@ -178,14 +178,14 @@ function* linesOf(path: string, from: number): Generator<{ line: Buffer; at: num
   }
 }
 
-/** Every whole row of a file of JSON lines. */
+/** Every complete row of a file of JSON lines. */
 export function readJsonLines<T = Record<string, unknown>>(path: string): T[] {
   return Array.from(jsonLines<T>(path), ({ row }) => row)
 }
 
 /**
- * Takes the rows of later steps out of a file of JSON lines that have a `step`, whole or not at all; a missing file has none.
- * @returns how many went
+ * Removes the rows of later steps from a file of JSON lines with a `step`, atomically.
+ * @returns how many rows were removed; 0 for a missing file
  */
 export function dropLaterRows(path: string, step: number): number {
   const rows = readJsonLines<{ step: number }>(path)

@@ -39,7 +39,7 @@ export function formatCount(count: number | null | undefined): string {
 /** '1 step', '2 steps'. */
 export const counted = (count: number, one: string): string => `${count} ${one}${count === 1 ? '' : 's'}`
 
-/** `value / base^n` with three significant digits and the unit of n; the last unit takes whatever is left. */
+/** `value / base^n` with three significant digits and the n-th unit; the last unit has no upper limit. */
 function scaled(value: number, base: number, units: string[]): string {
   let unit = 0
   let x = value / base
@@ -61,7 +61,7 @@ export function formatNumber(value: number | null | undefined): string {
   return String(Number(value.toPrecision(3)))
 }
 
-/** A fraction as '0%', '3%', '100%'; what is not quite 0 or 1 is not shown as if it were. */
+/** A fraction as '0%', '3%', '100%'; 0% and 100% are only shown for exactly 0 and 1. */
 export function formatPercent(fraction: number | null | undefined): string {
   if (fraction == null || !Number.isFinite(fraction)) return 'n/a'
   const percent = fraction * 100
@@ -77,7 +77,7 @@ export function formatPercent(fraction: number | null | undefined): string {
 export function sparkline(values: readonly (number | null)[], width = 12): string {
   const shown = values.slice(-width)
   const finite = shown.filter((v): v is number => v != null && Number.isFinite(v))
-  // Halved, so that the span of the largest numbers is finite too.
+  // Halved, so that the span stays finite even for the largest numbers.
   const low = Math.min(...finite) / 2
   const span = Math.max(...finite) / 2 - low
   return shown
@@ -127,5 +127,5 @@ export function wrap(text: string, width: number): string[] {
   return lines
 }
 
-/** A word as a shell takes it whole: run names and folders may have spaces, and commands that are printed are copied. */
+/** Quotes a word for the shell where needed: users copy printed commands, and names may contain spaces. */
 export const shellWord = (text: string): string => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`)

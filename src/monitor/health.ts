@@ -1,17 +1,17 @@
 /** Where a metric stops being healthy: the one definition, behind colours in the terminal, warnings, and the words of docs/metrics.md. */
 
 export interface Limits {
-  /** Below it, a look is due. */
+  /** Below this, worth a look. */
   low?: number
-  /** Above it, a look is due. */
+  /** Above this, worth a look. */
   high?: number
-  /** From it on, something is broken. */
+  /** From this value on, something is broken. */
   bad?: number
-  /** So many times the median of the steps before is a spike. */
+  /** This many times the median of the steps before is a spike. */
   spike?: number
 }
 
-/** Metrics that have a range of their own in every task. The others (rewards, speeds, lengths) depend on it. */
+/** Metrics whose healthy range is the same in every task. The others (rewards, speeds, lengths) depend on the task. */
 export const LIMITS = {
   solved_some: { low: 0.3 },
   'is_truncated/mean': { high: 0.1, bad: 0.5 },
@@ -23,24 +23,24 @@ export const LIMITS = {
   'optim/grad_norm': { spike: 5 },
 } as const satisfies Record<string, Limits>
 
-/** none: there is no range, or no value. */
+/** 'none': there is no range, or no value. */
 export type Health = 'none' | 'good' | 'watch' | 'bad'
 
 const LIMITS_OF: ReadonlyMap<string, Limits> = new Map(Object.entries(LIMITS))
 
-/** Steps that a spike is held against, and the fewest that say anything. */
+/** How many steps a spike is compared with, and the fewest that are enough. */
 const WINDOW = 20
 const FEWEST = 4
 
 /**
- * How a metric of a step stands.
- * @param value null where it was not finite; undefined where the step has no such metric
- * @param before its values in the steps before, oldest first: what a spike is held against
+ * The health of a step's metric.
+ * @param value null where it was not finite; undefined where the step lacks it
+ * @param before the values of the steps before, oldest first, to recognise a spike
  */
 export function healthOf(key: string, value: number | null | undefined, before: readonly (number | null)[] = []): Health {
   const limits = LIMITS_OF.get(key)
   if (!limits || value === undefined) return 'none'
-  // A gradient that is not finite is a step that was skipped.
+  // With a gradient that is not finite the step was skipped.
   if (value === null) return key === 'optim/grad_norm' ? 'bad' : 'none'
   const { low, high, bad, spike } = limits
   if (bad !== undefined && value >= bad) return 'bad'

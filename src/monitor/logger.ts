@@ -1,9 +1,9 @@
-/** The log of one attempt: JSON lines, written synchronously, so that the last words of a killed run are in the file. */
+/** The log of one start of a run: JSON lines, written synchronously, so that the last lines of a killed run are in the file. */
 import pino from 'pino'
 
 export type LogLevel = 'trace' | 'debug' | 'info' | 'warn' | 'error' | 'silent'
 
-/** The part of pino's logger that the house uses: `info('text')` or `info({ step: 3 }, 'text')`. */
+/** The part of pino's logger that is used here: `info('text')` or `info({ step: 3 }, 'text')`. */
 export interface Logger {
   debug(fields: object | string, message?: string): void
   info(fields: object | string, message?: string): void
@@ -13,7 +13,7 @@ export interface Logger {
 
 const secrets = ['api_key', 'apiKey', 'token', 'authorization', 'Authorization', 'password', 'secret']
 
-/** The descriptor of standard error, for logs of what has no folder. */
+/** The descriptor of standard error, for logs without a run folder. */
 export const standardError = 2
 
 /**
@@ -22,7 +22,7 @@ export const standardError = 2
  */
 export function createLogger(path: string | typeof standardError, level: LogLevel = 'info'): Logger & { close(): void } {
   const destination = pino.destination({ dest: path, sync: true, mkdir: true, append: true })
-  // A log that cannot be written (a full disk, a folder that is gone) ends nothing.
+  // A log that cannot be written (a full disk, a removed folder) must not end the run.
   destination.on('error', () => {})
   const logger = pino(
     {

@@ -6,7 +6,7 @@ import { LIMITS } from './health.ts'
 import { SAMPLER_METRICS } from './metrics-sampler.ts'
 
 export interface MetricInfo {
-  /** The heading that it stands under in the glossary. */
+  /** Its heading in the glossary. */
   group:
     | 'Reward'
     | 'Rollouts'
@@ -20,7 +20,7 @@ export interface MetricInfo {
   formula: string
   unit: string
   healthy: string
-  /** The name of the same thing in TRL's trainers. */
+  /** Its name in TRL's trainers. */
   trl?: string
 }
 
@@ -389,11 +389,11 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
 
 const patterns = Object.keys(METRICS)
   .filter((name) => name.includes('<'))
-  // The most literal letters first: 'eval/<env>/reward/<func>' before 'reward/<func>'.
+  // Patterns with more literal characters first: 'eval/<env>/reward/<func>' before 'reward/<func>'.
   .toSorted((a, b) => b.replace(/<\w+>/g, '').length - a.replace(/<\w+>/g, '').length)
   .map((name) => ({ name, pattern: new RegExp(`^${name.replace(/[.@]/g, '\\$&').replace(/<\w+>/g, '.+')}$`) }))
 
-/** The entry of METRICS that a key of a row belongs to, with its name there; undefined for a metric of the user's own. */
+/** The entry of METRICS for a key of a row, and its name there; undefined for a user's own metric. */
 export function metricInfo(key: string): (MetricInfo & { name: string }) | undefined {
   const name = Object.hasOwn(METRICS, key) ? key : patterns.find((p) => p.pattern.test(key))?.name
   return name === undefined ? undefined : { ...METRICS[name], name }

@@ -1,4 +1,4 @@
-/** `metrics.jsonl`: one flat JSON object a step, on disk before `write` returns. */
+/** `metrics.jsonl`: one flat JSON object for each step, on disk before `write` returns. */
 import { closeSync, fstatSync } from 'node:fs'
 import type { Metrics } from '../common/types.ts'
 import { appendRows, openForAppend, readJsonLines } from './files.ts'
@@ -8,7 +8,7 @@ export type MetricsRow = Metrics & { step: number; time: number }
 
 interface MetricsWriterOptions {
   path: string
-  /** Told once a key that a value of it was not finite. */
+  /** Called once for each key that had a value that was not finite. */
   onWarning: (message: string) => void
   now?: () => number
 }
@@ -29,9 +29,9 @@ export class MetricsWriter {
   }
 
   /**
-   * Appends the row of a step and waits for the disk. A value that is not finite is written as null, as JSON has no word for it.
-   * @returns the row that was written
-   * @throws where it cannot be written; the file is then as it was
+   * Appends the row of a step and waits for the disk. A value that is not finite is written as null, as JSON cannot hold it.
+   * @returns the written row
+   * @throws where that fails; the file is then unchanged
    */
   write(step: number, metrics: Metrics): MetricsRow {
     const row: MetricsRow = { step, time: this.#now() / 1000 }
@@ -49,7 +49,7 @@ export class MetricsWriter {
     return row
   }
 
-  /** Where the file was deleted, or moved to another disk with a link in its place, rows would go to nobody: the one that is there now has them. */
+  /** Opens the file again where it was deleted, or moved and replaced by a link: else later rows would be lost. */
   #follow(): void {
     if (fstatSync(this.#fd).nlink > 0) return
     const before = this.#fd
@@ -64,16 +64,16 @@ export class MetricsWriter {
   }
 }
 
-/** Milliseconds from 1970 that a Date can hold. */
+/** The largest time in milliseconds since 1970 that a Date can hold. */
 const LAST_DATE = 8.64e15
 
-/** Whether a value of a line is a row: the file may have been edited, or be another program's. */
+/** Whether a parsed line is a row: the file may have been edited, or be another program's. */
 export function isMetricsRow(value: unknown): value is MetricsRow {
   const { step, time } = (value ?? {}) as Partial<MetricsRow>
   return typeof step === 'number' && typeof time === 'number' && Math.abs(time * 1000) <= LAST_DATE
 }
 
-/** Every row of a metrics.jsonl, in the order of the file; lines that are none are left out. */
+/** Every row of a metrics.jsonl, in the order of the file; other lines are left out. */
 export function readMetrics(path: string): MetricsRow[] {
   return readJsonLines(path).filter(isMetricsRow)
 }

@@ -1,6 +1,6 @@
 /**
- * The whole room behind one door: a run opens a monitor, waits through its `progress`, and hands it each finished step.
- * A step's row is on disk before its line is printed, and both before `finishStep` resolves; a disk that is full is waited for.
+ * The interface of src/monitor for runs: a run opens a monitor, reports waits to its `progress`, and gives it each finished step.
+ * A step's row is on disk before its line is printed, and both before `finishStep` resolves; while the disk is full it waits.
  */
 import { existsSync } from 'node:fs'
 import { setImmediate as turn } from 'node:timers/promises'
@@ -19,11 +19,11 @@ import type { RewindReport, RunFolder } from './run-folder.ts'
 import { Watch } from './warnings.ts'
 import type { WatchOptions } from './warnings.ts'
 
-/** Rollouts that are written in one turn of the event loop. */
+/** How many rollouts are written in one turn of the event loop. */
 const ROLLOUTS_AT_ONCE = 16
 
 interface MonitorOptions extends Omit<ConsoleOptions, 'progress' | 'logger' | 'history'> {
-  /** Open. Where the run is resumed: rewound, or to be taken back with `rewind`. */
+  /** An open run folder. A resumed one is already rewound, or will be with `rewind`. */
   folder: RunFolder
   watch: WatchOptions
 }
@@ -31,13 +31,13 @@ interface MonitorOptions extends Omit<ConsoleOptions, 'progress' | 'logger' | 'h
 /** One finished step. */
 interface FinishedStep {
   step: number
-  /** All rollouts that ended for this step, failed and filtered ones included. */
+  /** All rollouts of this step, failed and filtered ones included. */
   rollouts: readonly ScoredRollout[]
   /** Version of the weights that the step's forward pass used. */
   version: PolicyVersion
   /** Rollouts thrown away since the last step because they were too old. */
   dropped?: number
-  /** What the trainer and the orchestrator measured themselves: loss, optimizer, times, and evaluations of this step. */
+  /** Metrics of the trainer and the orchestrator: loss, optimizer, times, and evaluations of this step. */
   metrics: Metrics
 }
 
@@ -63,7 +63,7 @@ export class Monitor {
     this.#watch = new Watch(watch)
   }
 
-  /** Takes the folder, and all that was read from it, back to the end of `step`. */
+  /** Rewinds the folder, and the state read from it, to the end of `step`. */
   rewind(step: number): RewindReport {
     this.#metrics.close()
     const report = this.folder.rewind(step)
@@ -74,18 +74,18 @@ export class Monitor {
     return report
   }
 
-  /** Takes what the trainer computed of the tokens of rollouts that `finishStep` will be given; it goes into their token rows. */
+  /** Keeps the trainer's numbers for tokens of rollouts until `finishStep` writes them into their token rows. */
   noteTokens(tokens: ReadonlyMap<Rollout, TrainerTokens>): void {
     this.#rollouts.note(tokens)
   }
 
-  /** Writes the step's rollouts and its row, prints its line, some samples, and what there is to warn of. Returns the row's metrics. */
+  /** Writes the step's rollouts and row; prints its line, some samples, and warnings. Returns the row's metrics. */
   async finishStep(done: FinishedStep): Promise<Metrics> {
     const { step, rollouts } = done
     await this.#writeRollouts(`the rollouts of step ${step}`, step, 'train', rollouts)
     const metrics = { ...rolloutMetrics({ ...done, totals: this.#totals }), ...done.metrics }
     this.#totals = totalsOf([metrics])
-    // What is not finite is null from here on, on the screen as in the file.
+    // Values that are not finite are null from here on, on the screen as in the file.
     const row = await this.#write(`the metrics of step ${step}`, () => this.#metrics.write(step, metrics))
     this.logger.info({ metrics: row }, `step ${step}`)
     this.console.step(step, row, rollouts)
@@ -96,8 +96,8 @@ export class Monitor {
   }
 
   /**
-   * Writes the rollouts of one environment's evaluation after `step` (0: before training), and prints its line. Its metrics come
-   * back; they go into the row of the step through `finishStep`, or through `writeRow` where there is no such step to come.
+   * Writes the rollouts of one environment's evaluation after `step` (0: before training), and prints its line. Returns its metrics, for
+   * the row of the step (`finishStep`), or for `writeRow` where that step is over.
    */
   async finishEval(done: {
     step: number
@@ -115,12 +115,12 @@ export class Monitor {
     return metrics
   }
 
-  /** Appends a row by itself, and gives it back: the evaluation before training (step 0), or one that ended after its step's row was written. */
+  /** Appends a separate row and returns it: for the evaluation before training (step 0), or one that ended after its step's row was written. */
   async writeRow(step: number, metrics: Metrics): Promise<Metrics> {
     return await this.#write(`the metrics of step ${step}`, () => this.#metrics.write(step, metrics))
   }
 
-  /** Waits until the disk has all rollouts and rows up to now: a checkpoint that is whole counts on them. */
+  /** Waits until all rollouts and rows so far are on disk: a complete checkpoint relies on them. */
   async settle(): Promise<void> {
     await this.#rollouts.settle()
     await this.folder.settle()
@@ -134,7 +134,7 @@ export class Monitor {
     this.folder.close()
   }
 
-  /** Some at a time, with a turn for the sampler and its clients between: two thousand rollouts of a thousand tokens take a second. */
+  /** Writes in parts, so that the sampler and its clients get a turn in between: two thousand rollouts of a thousand tokens take a second. */
   async #writeRollouts(what: string, step: number, split: Split, rollouts: readonly ScoredRollout[]): Promise<void> {
     for (let from = 0; from < rollouts.length; from += ROLLOUTS_AT_ONCE) {
       await this.#write(what, () => this.#rollouts.write(step, split, rollouts.slice(from, from + ROLLOUTS_AT_ONCE)))

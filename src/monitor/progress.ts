@@ -1,16 +1,16 @@
 /**
- * What a run is waiting for. Every wait has a name and a limit; there is no way to wait without saying for what.
- * - A wait that reaches its limit rejects with an Error that names it; the work behind it goes on, and nobody hears what comes of it.
- * - The timer of a wait keeps the process alive: a promise that nobody will settle ends in that error, not in a silent exit.
+ * What a run is waiting for. Every wait has a name and a limit.
+ * - A wait that reaches its limit rejects with an Error that names it; the work behind it goes on, and its result is ignored.
+ * - The timer of a wait keeps the process alive: a promise that never settles ends in that error, not in a silent exit.
  */
 import { formatDuration } from './format.ts'
 
 interface WaitOptions {
   /** Milliseconds until the wait gives up. */
   limitMs: number
-  /** What stands behind the name in the status line, at the start. */
+  /** The initial text after the name in the status line. */
   details?: string | (() => string)
-  /** What to do when the limit is reached, as the end of the error's message: 'raise trainer.args.generation_timeout'. */
+  /** The end of the error's message, which says what to do: 'raise trainer.args.generation_timeout'. */
   hint?: string
 }
 
@@ -19,25 +19,25 @@ export class WaitTimeoutError extends Error {
   override name = 'WaitTimeoutError'
 }
 
-/** One thing that is being waited for. Made by `Progress.wait`. */
+/** One wait. Made by `Progress.wait`. */
 export interface Wait {
   readonly name: string
-  /** On the clock of `performance.now()`, which nobody sets. */
+  /** The start, by `performance.now()`, which is monotonic. */
   readonly startedAt: number
   /** Rejects at the limit; never resolves, and stays pending after `done`. */
   readonly expired: Promise<never>
-  /** Replaces what stands behind the name: 'micro-batch 2 of 4'. A function is asked anew each time the line is drawn. */
+  /** Replaces the text after the name: 'micro-batch 2 of 4'. A function is called each time the line is drawn. */
   update(details: string | (() => string)): void
   /** Replaces the whole text, name included: 'waiting for 3 of 32 rollouts, oldest 12s, decoding'. */
   say(line: string | (() => string)): void
-  /** The text of the wait as it is now. */
+  /** The current text of the wait. */
   text(): string
   /** Ends the wait. */
   done(): void
 }
 
 export class Progress {
-  // In the order in which they began; a wait is in it from `wait` to `done` or its limit.
+  // In order of their start; a wait is in the set from `wait` until `done` or its limit.
   readonly #waits = new Set<Wait>()
   readonly #listeners = new Set<() => void>()
   readonly #now: () => number
@@ -46,12 +46,12 @@ export class Progress {
     this.#now = now
   }
 
-  /** The waits of this moment, oldest first. */
+  /** The current waits, oldest first. */
   get active(): readonly Wait[] {
     return [...this.#waits]
   }
 
-  /** Calls back whenever a wait begins, changes or ends. Returns the way to stop that. */
+  /** Calls `listener` whenever a wait begins, changes or ends. Returns a function that stops this. */
   onChange(listener: () => void): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)
@@ -67,7 +67,7 @@ export class Progress {
       throw new RangeError(`wait "${name}": limitMs is ${limitMs}, not a positive number`)
     let text: () => string = textOf(name, options.details ?? '')
     const { promise: expired, reject } = Promise.withResolvers<never>()
-    // Whoever does not race with it must not be ended by an unhandled rejection.
+    // A caller that does not await `expired` must not get an unhandled rejection.
     expired.catch(() => {})
     const end = () => {
       clearTimeout(timer)
@@ -101,7 +101,7 @@ export class Progress {
     return wait
   }
 
-  /** Runs `work` as a wait: its value or error, or a WaitTimeoutError at the limit. */
+  /** Runs `work` as a wait: returns its value or throws its error; throws a WaitTimeoutError at the limit. */
   async run<T>(name: string, options: WaitOptions, work: (wait: Wait) => Promise<T>): Promise<T> {
     const wait = this.wait(name, options)
     try {
@@ -111,12 +111,12 @@ export class Progress {
     }
   }
 
-  /** Everything that is being waited for, on one line; '' for nothing. */
+  /** All current waits on one line; '' for none. */
   line(): string {
     return this.lines().join(' | ')
   }
 
-  /** The same, a text for each wait. */
+  /** The text of each current wait. */
   lines(): string[] {
     return this.active.map((w) => `${w.text()} (${formatDuration((this.#now() - w.startedAt) / 1000)})`)
   }

@@ -1,6 +1,6 @@
 /**
- * Rollouts on disk: all of them, training and evaluation. A row has the keys of verifiers' RolloutOutput (its results.jsonl), so that
- * what opens those opens these, and ours beside them. Token ids and log-probabilities go to a sibling file, row for row.
+ * Writes all rollouts to disk, of training and evaluation. A row has the keys of verifiers' RolloutOutput (its results.jsonl), so that tools
+ * for those can open it, and further ones. Token ids and log-probabilities go to a second file, row for row.
  */
 import { closeSync } from 'node:fs'
 import { inspect } from 'node:util'
@@ -26,9 +26,9 @@ export interface RolloutRow {
   stop_condition: string
   timing: Rollout['timing']
   token_usage: { input_tokens: number; output_tokens: number; final_input_tokens: number; final_output_tokens: number }
-  /** null: not trained on (evaluation, failed, filtered out). An array: one value a completion token. */
+  /** null: not trained on (evaluation, failed, filtered out). An array: one value for each completion token. */
   advantage: number | number[] | null
-  /** Oldest and newest weights that sampled a token of it; null without tokens. */
+  /** Oldest and newest version of the weights that sampled its tokens; null without tokens. */
   policy_version: { min: PolicyVersion; max: PolicyVersion } | null
   env: string
   group: string
@@ -46,20 +46,20 @@ export interface TokensRow {
   prompt_ids: number[]
   /** All sampled tokens, turn after turn. */
   completion_ids: number[]
-  /** Of the completion's tokens, as the sampler had them (float32, nine digits). */
+  /** Log-probabilities of the completion's tokens from the sampler (float32, nine digits). */
   logprobs: number[]
   versions: PolicyVersion[]
   /**
-   * Of a rollout that was trained on: log-probabilities of the same tokens before the step (to 1e-6, and those that are the sampler's to the bit as they
-   * are), and entropies of what they were drawn from (to 1e-4), as the trainer computed them; null for a token that the loss left out.
+   * Of a rollout that was trained on, by the trainer before the step: log-probabilities of the same tokens (rounded to 1e-6, unless equal to the sampler's),
+   * and entropies of their distributions (to 1e-4); null for a token that the loss left out.
    */
   trainer_logprobs?: (number | null)[]
   entropies?: (number | null)[]
-  /** Of a rollout of several turns: the tokens before each answer, how many of `completion_ids` are the answer's, whether it begins a sequence. */
+  /** Of a rollout of several turns: the tokens before each answer, how many of `completion_ids` are that answer's, whether it begins a sequence. */
   turns?: { branch: boolean; prompt_ids: number[]; sampled: number }[]
 }
 
-/** What the trainer computed of a rollout's sampled tokens, before the step: null for one that the loss left out. */
+/** The trainer's numbers for a rollout's sampled tokens, before the step; null for a token that the loss left out. */
 export interface TrainerTokens {
   logprobs: (number | null)[]
   entropies: (number | null)[]
@@ -95,7 +95,7 @@ export function rolloutRow(step: number, split: Split, scored: ScoredRollout): R
   return { ...rollout.metrics, ...row }
 }
 
-/** An environment may have put anything there (a handle, a BigInt, what holds itself): what JSON has no word for is a text, and ends no run. */
+/** Makes any value fit for JSON: an environment may have put a handle, a BigInt or a cycle there, which becomes text instead of ending the run. */
 function writable(info: Rollout['info']): Rollout['info'] {
   if (isJson(info)) return info
   return Object.fromEntries(
@@ -115,7 +115,7 @@ function isJson(value: unknown): boolean {
 /** The token row of a rollout. */
 export function tokensRow(step: number, split: Split, rollout: Rollout, trainer?: TrainerTokens): TokensRow {
   const tokens = rollout.completion_tokens
-  // Nine digits bring a float32 back exactly, in half the characters of a double.
+  // Nine digits restore a float32 exactly, in half the characters of a double.
   const logprobs = tokens.logprobs.map((x) => Number(x.toPrecision(9)))
   return {
     step,
@@ -127,7 +127,7 @@ export function tokensRow(step: number, split: Split, rollout: Rollout, trainer?
     logprobs,
     versions: tokens.versions,
     ...(trainer && {
-      // What is the same to the bit stays so.
+      // Values equal to the sampler's stay equal to the bit.
       trainer_logprobs: trainer.logprobs.map((x, i) => (x === tokens.logprobs[i] ? logprobs[i] : rounded(x, 1e6))),
       entropies: trainer.entropies.map((x) => rounded(x, 1e4)),
     }),
@@ -137,10 +137,10 @@ export function tokensRow(step: number, split: Split, rollout: Rollout, trainer?
   }
 }
 
-/** A tenth of the time that `toPrecision` takes. */
+/** Rounds in a tenth of the time of `toPrecision`. */
 const rounded = (x: number | null, by: number): number | null => (x === null ? null : Math.round(x * by) / by)
 
-/** Tokens of all its sequences, and of the last one. */
+/** How many tokens all its sequences have, and the last one. */
 function usageOf(rollout: Rollout): RolloutRow['token_usage'] {
   const input = promptTokens(rollout)
   const output = rollout.completion_tokens.ids.length
@@ -168,25 +168,25 @@ function versionRange(versions: readonly PolicyVersion[]): RolloutRow['policy_ve
   return { min, max }
 }
 
-/** Appends rollouts to the files of their step. Nothing is kept open or in memory between two calls. */
+/** Appends rollouts to the files of their step. No file stays open between two calls. */
 export class RolloutWriter {
   readonly #folder: Pick<RunFolder, 'rolloutsPath' | 'tokensPath'>
   readonly #trainer = new WeakMap<Rollout, TrainerTokens>()
-  /** Files that the disk may not have yet. */
+  /** Files that are not synced yet. */
   readonly #unsettled = new Set<string>()
 
   constructor(folder: Pick<RunFolder, 'rolloutsPath' | 'tokensPath'>) {
     this.#folder = folder
   }
 
-  /** Takes what the trainer knows of rollouts that are written later. */
+  /** Keeps the trainer's numbers for rollouts that are written later. */
   note(tokens: ReadonlyMap<Rollout, TrainerTokens>): void {
     for (const [rollout, known] of tokens) this.#trainer.set(rollout, known)
   }
 
   /**
-   * Writes rollouts of one step: a training batch, a dropped group, an evaluation. Synchronous, so a killed run has them; a machine that loses power has
-   * those before the last `settle`.
+   * Writes rollouts of one step: a training batch, a dropped group, an evaluation. Synchronous, so they survive a kill; a power failure may lose those
+   * since the last `settle`.
    */
   write(step: number, split: Split, rollouts: readonly ScoredRollout[]): void {
     if (rollouts.length === 0) return
@@ -209,7 +209,7 @@ export class RolloutWriter {
     }
   }
 
-  /** Waits until the disk has what was written since the last call. Once a checkpoint, which counts on it, and not once a line. */
+  /** Syncs what was written since the last call. Called before a checkpoint, which relies on it, and not for each line. */
   async settle(): Promise<void> {
     const paths = [...this.#unsettled]
     this.#unsettled.clear()
@@ -222,17 +222,17 @@ export class RolloutWriter {
   }
 }
 
-/** The rollouts of a step as they were written; none where the step has no file. */
+/** The rows of a step's rollouts; none where the step has no file. */
 export function readRollouts(folder: Pick<RunFolder, 'rolloutsPath'>, step: number): RolloutRow[] {
   return readJsonLines<RolloutRow>(folder.rolloutsPath(step))
 }
 
-/** What tells how a rollout went. Its row is read when it is asked for: those of an evaluation may be more than the memory holds. */
+/** A rollout's key facts. The whole row is read only when needed: an evaluation may have more rows than fit into memory. */
 export interface RolloutBrief extends AnswerKeys, Pick<RolloutRow, 'split' | 'is_truncated' | 'token_usage'> {
   row: () => RolloutRow
 }
 
-/** The rollouts of a step in short; none where the step has no file. */
+/** The key facts of a step's rollouts; none where the step has no file. */
 export function readBriefs(path: string): RolloutBrief[] {
   const rowAt = (from: number): RolloutRow => {
     for (const { row } of jsonLines<RolloutRow>(path, from)) return row
@@ -246,14 +246,14 @@ export function readBriefs(path: string): RolloutBrief[] {
 
 type AnswerKeys = Pick<RolloutRow, 'env' | 'example_id' | 'index' | 'reward'>
 
-/** One answer to a question in two evaluations, and by how much its reward grew. */
+/** The answers to a question in two evaluations, and the change of the reward. */
 interface AnswerPair<Before, After> {
   before: Before
   after: After
   gain: number
 }
 
-/** The answers that both evaluations have, in the order of the first. Found by their keys: there may be a hundred thousand. */
+/** Pairs of answers that both evaluations have, in the order of the first. Looked up by key, as there may be a hundred thousand. */
 export function answerPairs<Before extends AnswerKeys, After extends AnswerKeys>(
   before: readonly Before[],
   after: readonly After[],

@@ -2,18 +2,18 @@
  * The folder of a run: `outputs/<run_name>/`
  *
  *   config.toml                  the resolved configuration (config.attempt_<n>.toml: that of an earlier attempt, where it differed)
- *   metrics.jsonl                one flat object a step
+ *   metrics.jsonl                one flat object for each step
  *   rollouts/step_N.jsonl        every rollout of step N, training and evaluation (field `split`)
  *   rollouts/step_N.tokens.jsonl their token ids, log-probabilities and versions, so that the file above stays readable
  *   checkpoints/step_N/          written by the trainer
- *   reference/                   the reference model, once it was moved on (trainer/reference-sync.ts)
- *   logs/attempt_<n>.log         one a start; logs/latest points at the newest
- *   logs/attempt_<n>.versions.json, .diff  what it was made of (cli/run-origin.ts)
- *   logs/timeline.jsonl          who ran when, a line a step (timeline-writer.ts)
+ *   reference/                   the reference model, once it was synced (trainer/reference-sync.ts)
+ *   logs/attempt_<n>.log         one for each start; logs/latest points at the newest
+ *   logs/attempt_<n>.versions.json, .diff  versions and uncommitted changes (cli/run-origin.ts)
+ *   logs/timeline.jsonl          what ran when, a line for each step (timeline-writer.ts)
  *   report.html                  written at the end (report/html.ts)
- *   sinks/NAME.json              how far each sink of report_to is in metrics.jsonl
- *   trace.json                   of a start with --trace, the newest
- *   fork.json                    of a run that began with the checkpoint of another: which
+ *   sinks/NAME.json              how much of metrics.jsonl each sink of report_to has got
+ *   trace.json                   the newest trace (--trace)
+ *   fork.json                    the checkpoint that a fork began with
  *   run.lock                     while a process holds the folder
  *
  * A run is never overwritten by accident: a folder with anything in it is opened only to resume it, and by one process at a time.
@@ -42,7 +42,7 @@ import type { ReleaseLock } from './run-lock.ts'
 const lockName = 'run.lock'
 
 export interface RunFolderOptions {
-  /** Where runs live; made when missing. */
+  /** The folder for runs; made when missing. */
   outputDir: string
   runName: string
   /** The resolved configuration as TOML text. */
@@ -51,14 +51,14 @@ export interface RunFolderOptions {
   resume?: boolean
 }
 
-/** What a rewind removed: rows of metrics, files of rollouts, and checkpoints that were set aside. */
+/** What a rewind removed: rows of metrics and files of rollouts, and the checkpoints that it renamed. */
 export interface RewindReport {
   metricsRows: number
   rolloutFiles: number
   checkpoints: number[]
 }
 
-/** `<env>--<model>--<6 hex digits>`, in letters that are safe in any file name. The model may be a path or a hub id. */
+/** `<env>--<model>--<6 hex digits>`, in characters that are safe in file names. The model may be a path or a hub id. */
 export function defaultRunName(env: string, model: string, id: string = randomBytes(3).toString('hex')): string {
   const lastPart =
     model
@@ -102,7 +102,7 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
   try {
     made = makeFolder(path).includes(resolve(path))
     release = acquireLock(join(path, lockName), path)
-    // Beside the lock there may be files of other processes that want it at this moment.
+    // Processes that are trying to get the lock may have files beside it.
     if (!resume && readdirSync(path).some((name) => !name.startsWith(lockName))) {
       throw new UserError(
         `${path} already holds a run: choose another run_name, go on with it with --resume, or delete the folder.`,
@@ -110,7 +110,7 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
     }
     return new RunFolder(path, runName, configText, release, made)
   } catch (error) {
-    // What was made of a new one until the disk was full would be a run that is in the way. A UserError says that it is another's.
+    // On a full disk, remove the incomplete new folder, which would block the name. After a UserError it belongs to another run.
     if (release && made && !(error instanceof UserError)) rmSync(path, { recursive: true, force: true })
     release?.()
     if (!isSystemError(error)) throw error
@@ -124,7 +124,7 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
 export class RunFolder {
   readonly path: string
   readonly runName: string
-  /** 1 for the first start of the run, one more with each resume. */
+  /** 1 for the first start of the run, plus 1 for each resume. */
   readonly attempt: number
   readonly configPath: string
   readonly metricsPath: string
@@ -133,7 +133,7 @@ export class RunFolder {
   readonly logPath: string
   readonly #configText: string
   readonly #release: ReleaseLock
-  /** What the lock says, and which folder it is in. */
+  /** The text of the lock, and the identity of its folder. */
   readonly #lock: string
   readonly #inode: number
   readonly #madeHere: boolean
@@ -162,8 +162,8 @@ export class RunFolder {
   }
 
   /**
-   * Writes the configuration of this start over that of an earlier one, which is kept under another name. Not before all that can be refused was:
-   * a start that comes to nothing leaves config.toml to the run.
+   * Writes the configuration of this start; that of an earlier start is kept under another name. Called once all input was checked, so that a failed
+   * start does not change config.toml.
    */
   keepConfig(): void {
     const old = readFileSync(this.configPath, 'utf8')
@@ -172,7 +172,7 @@ export class RunFolder {
     writeFileAtomic(this.configPath, this.#configText)
   }
 
-  /** Rollouts of a step, one a line. */
+  /** The file with a step's rollouts, one for each line. */
   rolloutsPath(step: number): string {
     return join(this.path, 'rollouts', `step_${step}.jsonl`)
   }
@@ -186,18 +186,18 @@ export class RunFolder {
     return join(this.checkpointsPath, `step_${step}`)
   }
 
-  /** Steps that have a `checkpoints/step_N` folder, ascending. Whether one is whole is for its reader to say. */
+  /** Steps that have a `checkpoints/step_N` folder, ascending; they may be incomplete. */
   checkpointSteps(): number[] {
     return stepFolders(this.checkpointsPath)
   }
 
   /**
-   * Takes the folder back to the end of `step` (-1: to before the evaluation that comes before the first one): rows of metrics.jsonl and of the
-   * timeline of later steps go, rollouts of later steps go, later checkpoints are renamed to `step_N.superseded`, so that they are neither lost nor
-   * taken for the newest; the trainer deletes them once they are made again (trainer/checkpoint-keep.ts).
+   * Rewinds the folder to the end of `step` (-1: to before the first evaluation): removes later rows of metrics.jsonl and of the timeline and later
+   * rollouts, and renames later checkpoints to `step_N.superseded`, so that they are neither lost nor taken for the newest; the trainer deletes them
+   * once they are made again (trainer/checkpoint-keep.ts).
    */
   rewind(step: number): RewindReport {
-    // Checkpoints first, from the newest on: whoever resumes after a kill in the midst of it finds none whose rows are gone.
+    // Checkpoints first, newest first: after a kill in between there is never a checkpoint whose rows are gone.
     const late = this.checkpointSteps().filter((n) => n > step)
     for (const n of late.toReversed()) {
       const aside = `${this.checkpointPath(n)}.superseded`
@@ -217,13 +217,13 @@ export class RunFolder {
   }
 
   /**
-   * To be called before something is written: a folder that is moved under a run leaves its name to another run, and what both write would be mixed.
-   * @throws Error where another run has the folder by now
+   * To be called before each write. If the folder was moved during the run, another run may have taken its name, and their files would mix.
+   * @throws Error where another run has the folder now
    */
   check(): void {
     const inode = statSync(this.path, { throwIfNoEntry: false })?.ino
     const lock = textOf(join(this.path, lockName))
-    // Without a lock (of a run that has ended, or deleted by hand) it is another's where it is another folder and has a run in it.
+    // Without a lock (a run that has ended, or a lock deleted by hand) it is another run's if it is another folder with a run in it.
     const isOurs = lock === '' ? inode === this.#inode || !existsSync(this.configPath) : lock === this.#lock
     if (isOurs) return
     throw new Error(
@@ -231,20 +231,20 @@ export class RunFolder {
     )
   }
 
-  /** Waits until the disk has the names of all files that are there so far. */
+  /** Syncs the folders, so that the names of all files so far are on disk. */
   async settle(): Promise<void> {
     for (const path of [join(this.path, 'rollouts'), this.path, dirname(this.path)]) await syncFolder(path)
   }
 
-  /** Gives the lock back. */
+  /** Releases the lock. */
   close(): void {
     this.#closed = true
     this.#release()
   }
 
   /**
-   * For a start that came to nothing (bad input found while loading): removes the folder again, if this process made it and no
-   * metrics, rollouts or checkpoints are in it. Closes it in any case.
+   * For a start that failed (bad input found while loading): closes the folder, and removes it if this process made it and it has no
+   * metrics, rollouts or checkpoints.
    */
   discard(): void {
     if (!this.#madeHere) return this.close()
@@ -257,11 +257,11 @@ export class RunFolder {
       }
     }
     release()
-    // Anything else in it is not ours, and then the folder stays.
+    // If it holds anything else, that is not ours and the folder stays.
     if (readdirSync(this.path).length === 0) rmdirSync(this.path)
   }
 
-  /** Undefined where another process has begun with the folder since it was closed. */
+  /** Takes the lock again; undefined where another process has taken the folder since it was closed. */
   #lockAgain(): ReleaseLock | undefined {
     try {
       return acquireLock(join(this.path, lockName), this.path)
@@ -277,21 +277,21 @@ export class RunFolder {
   }
 }
 
-/** Takes away what a process left that was killed while it wrote a file aside. The lock says that no other one is writing. */
+/** Removes temporary files of a killed process. We hold the lock, so no other process is writing. */
 function clearAside(folder: string): void {
   for (const name of namesIn(folder)) {
     const pid = /\.(\d+)\.(tmp|stale)$/.exec(name)?.[1]
     if (pid === undefined) continue
-    // Beside the lock another process may be at work, one that wants to have it.
+    // Temporary files of the lock may belong to another process that wants it.
     if (name.startsWith(lockName) && isAlive(Number(pid))) continue
     rmSync(join(folder, name), { force: true })
   }
 }
 
-/** The names in a folder; none where there is no folder. */
+/** The names in a folder; none where it is missing. */
 const namesIn = (folder: string): string[] => (existsSync(folder) ? readdirSync(folder) : [])
 
-/** A relative link; where links are not allowed (Windows without developer mode) a text file with the name. */
+/** Makes a relative link or, where links are not allowed (Windows without developer mode), a text file with the name. */
 export function pointAt(link: string, target: string): void {
   const aside = `${link}.${process.pid}.tmp`
   rmSync(aside, { force: true })

@@ -18,7 +18,7 @@ interface Holder {
   since: string
 }
 
-/** Gives the lock back; may be called twice. */
+/** Releases the lock; may be called twice. */
 export type ReleaseLock = () => void
 
 /**
@@ -50,8 +50,8 @@ export function acquireLock(path: string, folder: string): ReleaseLock {
 }
 
 /**
- * Makes the file with its text, or tells that there is one already. The text is written aside and linked to the name, so that a process which is
- * killed in between leaves no empty lock; where links are not known (FAT, some network drives) the file is made first and filled then.
+ * Creates the lock file with its text; false where it exists already. The text is written to a temporary file that is then linked to the name, so that
+ * a kill in between leaves no empty lock; without links (FAT, some network drives) the file is created first and then filled.
  */
 function writeNew(path: string, text: string): boolean {
   const aside = `${path}.${process.pid}.tmp`
@@ -77,8 +77,8 @@ function writeNew(path: string, text: string): boolean {
 const codeOf = (error: unknown) => (error as NodeJS.ErrnoException).code ?? ''
 
 /**
- * Removes a dead lock, by one process at a time: of several that found it dead, a slower one would else remove the lock of a faster one, and two would
- * hold the folder. Where it is another's turn, nothing happens; a turn that a killed process left is over after a few seconds.
+ * Removes a dead lock, only one process at a time: else a slow process that found it dead could remove the new lock of a faster one, and two would hold
+ * the folder. Does nothing while another process does this; if that one was killed, its turn ends after a few seconds.
  */
 function removeDead(path: string, dead: string): void {
   const turn = `${path}.turn`
@@ -102,7 +102,7 @@ function holdUntilExit(path: string, mine: string): ReleaseLock {
   return release
 }
 
-/** What a lock says, for those who only look: held by a living process (or by one of another machine), left behind by a dead one, or not there. */
+/** The state of a lock, for readers: held by a living process (or by another machine's), left behind by a dead one, or absent. */
 export function lockState(path: string): 'held' | 'dead' | 'none' {
   const text = readOrNull(path)
   if (text === null) return 'none'
@@ -118,7 +118,7 @@ function whyHeld(holder: Holder): string | null {
   return `process ${holder.pid} (since ${holder.since})`
 }
 
-/** Field 22 of /proc/PID/stat; the second field, the command in brackets, may itself hold brackets and spaces. */
+/** Field 22 of /proc/PID/stat. The second field, the command in brackets, may itself contain brackets and spaces. */
 function startOf(pid: number): string | null {
   const stat = process.platform === 'linux' ? readOrNull(`/proc/${pid}/stat`) : null
   return stat?.slice(stat.lastIndexOf(')') + 2).split(' ')[19] ?? null
@@ -134,8 +134,8 @@ function parse(text: string): Holder | null {
 }
 
 /**
- * Of an unreadable lock, or of a turn: its process is at work at this moment, or it was left so by a full disk or a kill; a few seconds tell the two apart.
- * @param absent the answer where it is not there any more
+ * Whether an unreadable lock, or a turn, is in use: a file older than a few seconds was left by a kill or a full disk.
+ * @param absent the answer where the file is gone
  */
 function isRecent(path: string, absent = false): boolean {
   try {

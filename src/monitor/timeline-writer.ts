@@ -1,10 +1,10 @@
-/** logs/timeline.jsonl: who ran when, a line a step, for the timeline of `node cli.js view`. */
+/** logs/timeline.jsonl: what ran when, a line for each step, for the timeline of `node cli.js view`. */
 import { closeSync, fstatSync } from 'node:fs'
 import { isFullDisk } from '../common/faults.ts'
 import type { TimedSpan } from '../common/timeline.ts'
 import { appendRows, openForAppend } from './files.ts'
 
-/** Track, name, start and end in seconds since the step began, the step that it was for, facts about it. */
+/** Track, name, start and end in seconds since the step began, the step that it was for, details. */
 type SpanCells = [string, string, number, number, number, Record<string, string | number | boolean | null>?]
 
 export interface TimelineRow {
@@ -13,22 +13,22 @@ export interface TimelineRow {
   began: number
   /** Seconds until the next step began. */
   length: number
-  /** Spans that ended in the step, less those that were left out. */
+  /** Spans that ended in the step, without omitted ones. */
   spans: SpanCells[]
   left_out: number
 }
 
 interface TimelineWriterOptions {
   path: string
-  /** Told once where nothing can be written any more. */
+  /** Called once when nothing can be written any more. */
   onWarning: (message: string) => void
-  /** Spans of a step at most: the longest ones are kept. Default 400. */
+  /** The most spans of a step; the longest are kept. Default 400. */
   spansAtMost?: number
-  /** Bytes of the file: beyond a half of it a step keeps 64 spans, beyond it none is written. Default 64 MiB. */
+  /** The most bytes of the file: beyond half of it a step keeps 64 spans, beyond it nothing is written. Default 64 MiB. */
   bytesAtMost?: number
 }
 
-/** Parts of a step that are not seen on any screen. */
+/** Shorter parts of a step than this are too small to see. */
 const unseen = 0.001
 
 export class TimelineWriter {
@@ -48,7 +48,7 @@ export class TimelineWriter {
 
   /**
    * Writes the line of a step. Times are those of performance.now(), in milliseconds.
-   * A disk that is full loses the line, anything else the timeline; neither ends the run.
+   * On a full disk the line is lost, with other errors the rest of the timeline; neither ends the run.
    */
   write(step: number, began: number, ended: number, spans: readonly TimedSpan[]): void {
     const { bytesAtMost = 64 << 20, spansAtMost = 400 } = this.#options
@@ -82,7 +82,7 @@ export class TimelineWriter {
   }
 }
 
-/** In their order: the phases of the step, and of what is fine that which can be seen, the longest first to be kept. */
+/** In order of time: the phases of the step, and those fine spans that can be seen, of which the longest are kept. */
 function longest(spans: readonly TimedSpan[], most: number, shortest: number): TimedSpan[] {
   const length = ({ start, end }: TimedSpan): number => end - start
   const phases = spans.filter((span) => !span.fine).slice(0, most)

@@ -3,11 +3,11 @@ import { open, rename, rm } from 'node:fs/promises'
 import type { TraceEvent } from '../common/trace.ts'
 import { isReplaceable } from './files.ts'
 
-/** Events that become text between two turns of the event loop. */
+/** How many events are formatted in one turn of the event loop. */
 const atOnce = 2000
 
 /**
- * Writes events in their order; the file is there when it is whole, and until then the one before it.
+ * Writes events in order. The file replaces an earlier one only when it is complete.
  * @param about goes into the file's `otherData`, which the viewers show
  * @throws Error of the file system
  */
@@ -33,5 +33,5 @@ async function writeEvents(path: string, events: readonly TraceEvent[], about: R
   await file.write(']}\n')
 }
 
-/** Nanoseconds are enough. */
+/** Rounded to nanoseconds. */
 const rounded = (_: string, value: unknown): unknown => (typeof value === 'number' ? Math.round(value * 1000) / 1000 : value)

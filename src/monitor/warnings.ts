@@ -1,6 +1,6 @@
 /**
- * Plain words about a run that teaches nothing. Each sentence says what holds, and names the key to change.
- * Said after the first batch, when it has held for 3 steps in a row, and then at 12, 48, ... steps: never a flood.
+ * Warnings about a run that learns nothing. Each sentence says what is wrong, and names the key to change.
+ * Printed after the first batch, when the condition has held for 3 steps in a row, and then at 12, 48, ... steps.
  */
 import type { Rollout } from '../common/types.ts'
 import { groupRewards, hasVariance } from './aggregate.ts'
@@ -10,7 +10,7 @@ import { LIMITS } from './health.ts'
 export interface WatchOptions {
   /** trainer.args.max_tokens */
   maxTokens: number
-  /** Names of the reward functions that have a weight; metrics beside them may well be the same everywhere. Default: all. */
+  /** Names of the reward functions with a weight; mere metrics may be the same for all answers. Default: all. */
   rewardFunctions?: readonly string[]
 }
 
@@ -19,10 +19,10 @@ type Condition = 'errors' | 'truncated' | 'zero' | 'variance' | 'filtered' | `fu
 /** Watches the batches of a run. `check` once a step. */
 export class Watch {
   readonly #options: WatchOptions
-  // Steps in a row, up to now, for which a condition held; absent: 0.
+  // For how many steps in a row each condition has held; absent: 0.
   #streaks = new Map<Condition, number>()
   #first = true
-  /** Reward functions that have told answers apart in this run: where one is equal for all later, it has been learned. */
+  /** Reward functions whose values have differed in this run: if one is the same for all answers later, it has been learned. */
   readonly #varied = new Set<string>()
 
   constructor(options: WatchOptions) {
@@ -30,8 +30,8 @@ export class Watch {
   }
 
   /**
-   * What is to be said after this step's rollouts (all that ended, failed ones included), of which some were `trained` on: often nothing.
-   * @param norm of the step's gradient: above 0 without any difference in rewards, something else teaches
+   * The warnings after this step's rollouts (failed ones included), of which some were `trained` on; often none.
+   * @param norm gradient norm of the step: if it is above 0 without differences in rewards, something else trains the model
    */
   check(step: number, rollouts: readonly Rollout[], trained = true, norm: number | null = 0): string[] {
     const found = conditions(step, rollouts, this.#options, { trained, norm })
@@ -59,7 +59,7 @@ function isDue(streak: number): boolean {
   return false
 }
 
-/** What is wrong with one batch. A cause hides what follows from it: equal rewards are not news when all of them are 0. */
+/** What is wrong with one batch. A cause hides its consequences: where all rewards are 0, it is not said that they are equal. */
 function conditions(
   step: number,
   rollouts: readonly Rollout[],
@@ -81,7 +81,7 @@ function conditions(
     )
   }
   const groups = groupRewards(scored)
-  // A teacher, or an advantage of one's own: rewards then only measure.
+  // With a teacher or a custom advantage, rewards are only a measure.
   if (norm && !groups.some(hasVariance)) return found
   if (scored.every((r) => r.reward === 0)) {
     found.set(
@@ -115,18 +115,18 @@ function conditions(
   return found
 }
 
-/** What a function gave to each answer that it was asked of; null, which leaves it out of the sum, tells answers apart as a number does. */
+/** A function's value for each answer; null, which leaves it out of the sum, counts as a different value from any number. */
 const valuesOf = (name: string, rollouts: readonly Rollout[]): (number | null)[] =>
   rollouts.flatMap((r) => (r.reward === null || r.metrics[name] === undefined ? [] : [r.metrics[name]]))
 
-/** What environments/clock.ts and limit.ts say where a limit of the run's has passed, and its key. */
+/** The messages of environments/clock.ts and limit.ts when a time limit has passed, with the limit's key. */
 const RUN_LIMITS: readonly [RegExp, string][] = [
   [/^(?:generation|the environment) took longer than its limit/, 'generation_timeout'],
   [/^the rollout took longer than its limit of .* \(in /, 'rollout_timeout'],
   [/^scoring(?: a group)? took longer than its limit/, 'reward_timeout'],
 ]
 
-/** The key of the run's limit that a rollout's error tells of. */
+/** The key of the time limit that a rollout's error names. */
 export function limitKey(error: string): string | undefined {
   const found = RUN_LIMITS.find(([sentence]) => sentence.test(error))
   return found && `trainer.args.${found[1]}`

@@ -1,4 +1,4 @@
-/** Plots of the JSON files of benchmarks: of `bench --out`, and of the scripts in bench/. Their rows are read by what they hold. */
+/** Plots of benchmarks' JSON files: of `bench --out`, and of the scripts in bench/. The kind of a row is recognised by its fields. */
 import { readFileSync } from 'node:fs'
 import { basename } from 'node:path'
 import { CLI } from '../../common/commands.ts'
@@ -68,7 +68,7 @@ function* plotsOf(rows: readonly Row[]): Generator<Plot> {
   if (runs.length > 0) yield rewards(runs)
 }
 
-/** A kernel is as fast as the slower of its two limits allows: arithmetic, or moving bytes. */
+/** A kernel is limited by arithmetic or by moving bytes, whichever takes longer. */
 function sharesOfPeak(group: string, rows: readonly Row[]): Plot {
   const list = rows.map((row) => {
     const [ofPeak, ofCopy] = [number(row.ofPeak) ?? 0, number(row.ofCopy) ?? 0]

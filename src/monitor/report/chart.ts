@@ -3,22 +3,22 @@ import { formatNumber } from '../format.ts'
 
 export interface Series {
   name: string
-  /** Step and value, ascending in step; values that were not finite are left out before. */
+  /** Step and value, ascending in step, without values that were not finite. */
   points: readonly (readonly [number, number])[]
 }
 
 const WIDTH = 420
 const HEIGHT = 170
-/** Room of the numbers beside the chart at least, and about what one of their signs takes. */
+/** The least width for the numbers beside the chart, and the approximate width of one character. */
 const LEFT = 52
 const SIGN = 6.4
 const RIGHT = 10
 const TOP = 10
 const BOTTOM = 22
-/** Points of one line; longer series are averaged over so many parts. */
+/** The most points of a line; longer series are averaged. */
 const MOST = 400
 
-/** Text in HTML or SVG. */
+/** Escapes text for HTML and SVG. */
 export function escapeHtml(text: string): string {
   return text.replace(/[&<>"']/g, (char) => `&#${char.charCodeAt(0)};`)
 }
@@ -32,7 +32,7 @@ export function movingMean(points: Series['points'], width: number): [number, nu
   })
 }
 
-/** Round numbers inside a range, about `count` of them: 1, 2 or 5 times a power of ten apart. */
+/** About `count` round numbers in a range, 1, 2 or 5 times a power of ten apart. */
 export function ticks(low: number, high: number, count: number): number[] {
   const rough = (high - low) / count
   if (!(rough > 0)) return [low]
@@ -43,7 +43,7 @@ export function ticks(low: number, high: number, count: number): number[] {
   return Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)))
 }
 
-/** A round number beside an axis: three digits where they are all, since of neighbours that lie close they would be the same. */
+/** The text of a round number beside an axis: three digits where these are exact, else all, since close neighbours would look the same. */
 function markText(value: number): string {
   const short = formatNumber(value)
   if (Number(short) === value) return short
@@ -52,9 +52,9 @@ function markText(value: number): string {
 }
 
 /**
- * A chart over steps. A series of at most 60 points has its points drawn; of one that has `smooth`, the line is the mean of the last ten
- * and the values themselves are pale.
- * @returns SVG text, or '' where there is no point
+ * A chart over steps. A series of up to 60 points has its points drawn; with `smooth`, the line is the mean of the last ten values, and
+ * the values themselves are pale.
+ * @returns SVG text, or '' without points
  */
 export function chart(label: string, series: readonly Series[], smooth = false): string {
   const all = series.flatMap(({ points }) => points)
@@ -93,7 +93,7 @@ export function chart(label: string, series: readonly Series[], smooth = false):
   return `<svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label="${escapeHtml(label)}">${parts.join('')}</svg>`
 }
 
-/** Averages over parts of equal length, where there are more points than a line can show. */
+/** Averages over parts of equal length, where there are too many points. */
 function thinned(points: Series['points']): Series['points'] {
   if (points.length <= MOST) return points
   return Array.from({ length: MOST }, (_, i) => {

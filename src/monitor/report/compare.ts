@@ -1,4 +1,4 @@
-/** Several runs on one page: where they differ, where they ended, and each curve with a line a run. */
+/** Several runs on one page: how they differ, their final results, and each curve with one line for each run. */
 import { basename, join } from 'node:path'
 import { mean, populationStd } from '../aggregate.ts'
 import { textOf } from '../files.ts'
@@ -16,10 +16,10 @@ interface ComparedRun {
   config: string
 }
 
-/** Rows of one run on which a curve's line is a mean of ten. */
+/** From this many rows on, a curve is the mean of ten steps. */
 const SMOOTH_FROM = 20
 
-/** Reads the runs' folders. Names that are the same twice get their folder's parent before them. */
+/** Reads the runs' folders. Runs with the same name are told apart by the parent folder in front. */
 export function readRuns(paths: readonly string[]): ComparedRun[] {
   const last = paths.map((path) => basename(path))
   return paths.map((path, i) => {
@@ -32,7 +32,7 @@ export function readRuns(paths: readonly string[]): ComparedRun[] {
   })
 }
 
-/** The curves, a series a run. Rewards of long runs are means of ten steps: lines of several runs over one another are not read otherwise. */
+/** The curves, one series for each run. Rewards of long runs are means of ten steps, since overlapping noisy lines cannot be read. */
 export function comparedPlots(runs: readonly ComparedRun[]): Plot[] {
   const evals = [...new Set(runs.flatMap(({ rows }) => evalKeys(rows)))]
   const keys = [FIRST[0], ...evals, ...FIRST.slice(1)]
@@ -49,7 +49,7 @@ export function comparedPlots(runs: readonly ComparedRun[]): Plot[] {
   })
 }
 
-/** The parts of the page above the curves: what each run came to, and the keys in which they differ. */
+/** The parts of the page above the curves: the result of each run, and the keys in which they differ. */
 export function comparedTables(runs: readonly ComparedRun[]): string {
   const evals = [...new Set(runs.flatMap(({ rows }) => evalKeys(rows)))]
   const lines = runs.map(({ name, rows }) => {
@@ -92,7 +92,7 @@ export function comparedTables(runs: readonly ComparedRun[]): string {
   )
 }
 
-/** Runs that differ in nothing but seeds: what they ended with, as mean and standard deviation, which says whether another config's end is another one. */
+/** Runs that differ only in seeds: mean and standard deviation of their results, to judge whether another config's result really differs. */
 function seedsTable(runs: readonly ComparedRun[], evals: readonly string[]): string {
   const key = ({ config }: ComparedRun) =>
     JSON.stringify(Object.entries(readConfig(config).flat).filter(([name]) => !/(^|\.)(seed|run_name|output_dir)$/.test(name)))

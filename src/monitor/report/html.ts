@@ -1,6 +1,6 @@
 /**
- * `report.html`: curves, evaluations, samples and config of a run, several runs over one another, and benchmarks, in one file that opens from
- * disk, loads nothing and runs no script. Its plots are in it as SVG and PNG to save, and beside it as files.
+ * `report.html`: curves, evaluations, samples and config of a run, several runs compared, and benchmarks, in one file that opens from disk,
+ * loads nothing and runs no script. It contains its plots as SVG and PNG to save; they also lie beside it as files.
  */
 import { existsSync, readdirSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
@@ -23,14 +23,14 @@ const CHARS = 2000
 interface ReportOptions {
   /** Default: report.html in the folder, with plots/ beside it. Needed for several runs, or none. */
   out?: string
-  /** Where the plots go as files; none where `out` is given without it. */
+  /** The folder for plots as files; no files where only `out` is given. */
   plots?: string
   /** JSON files of benchmarks. */
   bench?: readonly string[]
 }
 
 export interface Report {
-  /** The page, and the folder of the plots' files. */
+  /** What was written: the page, and the folder with the plots. */
   path: string
   plots?: string
   /** Why there is no PNG. */
@@ -38,7 +38,7 @@ export interface Report {
 }
 
 /**
- * Writes the report of run folders: of one, or of several beside one another.
+ * Writes the report of one run folder, or of several together.
  * @throws UserError for a benchmark that holds nothing to draw
  */
 export async function writeReport(paths: readonly string[], options: ReportOptions = {}): Promise<Report> {
@@ -51,7 +51,7 @@ export async function writeReport(paths: readonly string[], options: ReportOptio
   return { path: out, ...(folder !== undefined && { plots: folder }), ...(note !== undefined && { note }) }
 }
 
-/** The page as text, and the files of its plots. A folder without some of the files has a page without those parts. */
+/** The page as text, and the files of its plots. Where files are missing in the folder, those parts are left out. */
 export async function reportHtml(
   paths: readonly string[],
   bench: readonly string[] = [],
@@ -102,7 +102,7 @@ function summary(rows: readonly MetricsRow[]): string {
   return `<dl>${facts.map(([term, value]) => `<div><dt>${escapeHtml(term)}</dt><dd>${escapeHtml(value)}</dd></div>`).join('')}</dl>`
 }
 
-/** One line an environment: its evaluations before and after, and the best. */
+/** One line for each environment: its first, last and best evaluation. */
 function environments(rows: readonly MetricsRow[]): string {
   const keys = keysOf(rows)
   const lines = evalKeys(rows).flatMap((key) => {
@@ -132,7 +132,7 @@ function plotOf(key: string, series: readonly Series[]): Plot {
   return { title: key, series: series.map(({ name }) => name), about, axis: 'step', svg: chart(key, series, key === 'reward') }
 }
 
-/** The curves that are seen at once, and all evaluations as one. */
+/** The curves at the top, and all evaluations in one. */
 function firstPlots(rows: readonly MetricsRow[]): Plot[] {
   const keys = keysOf(rows)
   const one = (key: string) => plotOf(key, [{ name: key, points: values(rows, key) }])
@@ -142,7 +142,7 @@ function firstPlots(rows: readonly MetricsRow[]): Plot[] {
   return [reward, evals, ...rest].filter((plot) => plot !== undefined && plot.svg !== '')
 }
 
-/** All other metrics, folded away under their groups. */
+/** All other metrics, collapsed by group. */
 function otherCurves(rows: readonly MetricsRow[]): string {
   const shown = [...FIRST, ...evalKeys(rows), 'step', 'time']
   const rest = keysOf(rows).filter((key) => !shown.includes(key))
@@ -157,20 +157,20 @@ function otherCurves(rows: readonly MetricsRow[]): string {
   return folded.join('\n')
 }
 
-/** Held-out questions with the first and the last answer; where nothing was evaluated, answers of the last step, best and worst. */
+/** Held-out questions with their first and last answer; without evaluations, the best and worst answers of the last step. */
 function samples(path: string): string {
   const folder = join(path, 'rollouts')
   if (!existsSync(folder)) return ''
   const steps = numbersIn(readdirSync(folder), /^step_(\d+)\.jsonl$/)
   const read = (step: number) => readBriefs(join(folder, `step_${step}.jsonl`))
   const evals = (step: number | undefined) => (step === undefined ? [] : read(step).filter(({ split }) => split === 'eval'))
-  // Evaluations are few and at both ends, and a run that begins without one is not searched: not every file of a long run is read.
+  // Looks at both ends only, so that not every file of a long run is read.
   const before = evals(steps[0])
   const after = before.length > 0 ? evals(steps.findLast((step, i) => i > 0 && evals(step).length > 0)) : []
   if (after.length > 0) {
     const chosen = [...Map.groupBy(answerPairs(before, after), (pair) => pair.before.env).values()].flatMap((own) => {
       const sorted = own.toSorted((x, y) => y.gain - x.gain)
-      // What was gained most, and what was lost most.
+      // The largest gains and the largest losses.
       return sorted.length <= SAMPLES ? sorted : [...sorted.slice(0, SAMPLES - 1), sorted.at(-1)!]
     })
     return chosen.map(({ before, after }) => sample([['before', before], ['after', after]])).join('\n') // prettier-ignore

@@ -1,19 +1,19 @@
-/** What the parts of a report share. */
+/** Helpers for the parts of a report. */
 import { heldOutEnv, mean } from '../aggregate.ts'
 import type { MetricsRow } from '../metrics-writer.ts'
 import { formatNumber } from '../format.ts'
 import { escapeHtml } from './chart.ts'
 
-/** The curves that are seen at once, in this order; the others are folded away under their groups. */
+/** The curves at the top, in this order; the others are collapsed by group. */
 export const FIRST = [
   'reward', 'is_truncated/mean', 'tokens/completion', 'solved_some', 'loss/mean', 'entropy/all/mean', 'mismatch_kl/all/mean', 'ref_kl/all/mean',
   'optim/grad_norm', 'optim/lr', 'off_policy/mean', 'time/step', 'perf/throughput',
 ] // prettier-ignore
 
-/** A part of the page; '' for one without content. */
+/** A section of the page; '' without content. */
 export const section = (title: string, content: string): string => (content === '' ? '' : `<h2>${title}</h2>\n${content}`)
 
-/** A table that scrolls by itself where the page is too narrow. */
+/** A table that scrolls where the page is too narrow. */
 export function table(head: readonly string[], lines: readonly (readonly string[])[]): string {
   return `<div class="wide"><table>${tableRow(head, 'th')}${lines.map((line) => tableRow(line, 'td')).join('')}</table></div>`
 }
@@ -27,10 +27,10 @@ export const values = (rows: readonly MetricsRow[], key: string): [number, numbe
 
 /** All keys that some row has. */
 export const keysOf = (rows: readonly MetricsRow[]): string[] => [...new Set(rows.flatMap((row) => Object.keys(row)))]
-/** The rewards of evaluations: one key an environment. */
+/** The keys of evaluations' rewards, one for each environment. */
 export const evalKeys = (rows: readonly MetricsRow[]): string[] => keysOf(rows).filter((key) => heldOutEnv(key) !== undefined)
 
-/** The mean reward of a run's first steps and of its last ones: of ten, or of half of them where there are fewer. */
+/** The mean reward of a run's first and of its last steps: ten each, or half of all where there are fewer. */
 export function rewardEnds(rows: readonly MetricsRow[]): { steps: number; text: string; last: number | null } {
   const rewards = values(rows, 'reward').map(([, reward]) => reward)
   const steps = Math.min(10, Math.ceil(rewards.length / 2))

@@ -1,4 +1,4 @@
-/** A plot of a report: as a figure of the page, and as files of its own, SVG and PNG, that a paper or a slide can take. */
+/** A plot of a report: as a figure in the page, and as SVG and PNG files for a paper or a slide. */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { makeFolder } from '../../common/folders.ts'
@@ -6,23 +6,23 @@ import { escapeHtml } from './chart.ts'
 import { openPainter } from './png.ts'
 
 export interface Plot {
-  /** What its files are called, without an ending; default: its title. */
+  /** Name of its files without extension; default: its title. */
   file?: string
-  /** What it is called, on the page and in its picture. */
+  /** Title on the page and in its picture. */
   title: string
-  /** Names of its series in the order of their colours; fewer than two are not shown. */
+  /** Names of its series in the order of their colours; shown for two or more. */
   series: readonly string[]
   /** One sentence below it. */
   about?: string
-  /** What stands below the horizontal axis of its picture. */
+  /** Label of the horizontal axis. */
   axis?: string
   /** The chart itself, with the classes of PLOT_STYLE. */
   svg: string
 }
 
-/** The files of a plot, as they are written. */
+/** The files of a plot. */
 export interface PlotFiles {
-  /** Without an ending. */
+  /** Name without extension. */
   name: string
   svg: string
   png?: Uint8Array
@@ -30,7 +30,7 @@ export interface PlotFiles {
 
 const SERIES = ['#2f7ed8', '#d9822b', '#2ca25f', '#c0408e', '#8064c8', '#9a8a2a']
 
-/** What the classes of a chart look like; the page adds its own colours of text and lines. */
+/** Style of the classes in a chart; the page adds its own colours for text and lines. */
 export const PLOT_STYLE = `.line{fill:none;stroke-width:1.8}.pale{opacity:.3;stroke-width:1}.dot,.bar{fill:currentColor;stroke:none}
 ${SERIES.map((colour, i) => `.s${i}{stroke:${colour};color:${colour}}`).join('')}`
 
@@ -39,7 +39,7 @@ ${PLOT_STYLE}
 ${SERIES.map((colour, i) => `.n${i}{fill:${colour}}`).join('')}`
 
 const MARGIN = 12
-/** About what a letter of 11 pixels takes. */
+/** Approximate width of a letter at 11 pixels. */
 const LETTER = 6.4
 
 /** A plot as an SVG file: with its title, the names of its series and its axis, on white. */
@@ -67,7 +67,7 @@ export function picture({ title, series, axis, svg }: Plot): string {
 }
 
 /**
- * The pictures of plots, each with a name of its own.
+ * The pictures of plots, with distinct names.
  * @returns `note`: why there is no PNG among them
  */
 export async function plotFiles(plots: readonly Plot[]): Promise<{ files: PlotFiles[]; note?: string }> {
@@ -84,7 +84,7 @@ export async function plotFiles(plots: readonly Plot[]): Promise<{ files: PlotFi
   return { files, ...(painter && 'missing' in painter && { note: painter.missing }) }
 }
 
-/** Writes the files into a folder, which is made where it is not there. */
+/** Writes the files into a folder, which is made if needed. */
 export function writePlots(folder: string, files: readonly PlotFiles[]): void {
   makeFolder(folder)
   for (const { name, svg, png } of files) {
@@ -93,7 +93,7 @@ export function writePlots(folder: string, files: readonly PlotFiles[]): void {
   }
 }
 
-/** A plot as a figure of the page; its files, where it has some, are in links to save them. */
+/** A plot as a figure in the page, with links to save its files, if there are any. */
 export function figure({ title, series, about, svg }: Plot, files?: PlotFiles): string {
   if (svg === '') return ''
   const names = series.length > 1 ? series.map((name, i) => `<span class="s${i % 6}">${escapeHtml(name)}</span>`).join(' ') : ''

@@ -1,6 +1,6 @@
 /**
- * Sinks follow metrics.jsonl: each reads what was appended since it last sent, at its own pace, and notes in `sinks/<name>.json` of the run
- * folder how far it is. So the run never waits for a sink, one that is away catches up, and a resumed run goes on where it was.
+ * Sinks follow metrics.jsonl: each reads new rows at its own pace, sends them, and records its position in `sinks/<name>.json` of the run
+ * folder. So the run never waits for a sink, an unreachable sink catches up later, and a resumed run goes on from there.
  */
 import { createHash } from 'node:crypto'
 import { closeSync, existsSync, fstatSync, mkdirSync, openSync, readFileSync, readSync } from 'node:fs'
@@ -12,7 +12,7 @@ import { shellWord } from '../format.ts'
 import { isMetricsRow, type MetricsRow } from '../metrics-writer.ts'
 import type { OpenSink, Sink, SinkRun, SinkState } from './types.ts'
 
-/** How far a sink is: bytes of metrics.jsonl that were sent, a hash and the time of the last line, and what the sink remembers. */
+/** A sink's position: bytes of metrics.jsonl that were sent, a hash and the time of the last line, and the sink's own state. */
 interface Cursor {
   offset: number
   line: string
@@ -24,18 +24,18 @@ export interface FollowOptions {
   warn: (message: string) => void
   /** Milliseconds between two looks at the file. Default 2000. */
   everyMs?: number
-  /** What a sink gets to end, when the run has ended. Default 15,000. */
+  /** Milliseconds that a sink gets to finish when the run has ended. Default 15,000. */
   closeMs?: number
 }
 
-/** Rows of one send, at most: half as many after one that failed, as it may have been too large or too slow, and twice as many after one that did not. */
+/** The most rows of one send. Halved after a failure, which may be due to size or speed, and doubled after a success. */
 const ROWS = 200
 /** Limit of one send. */
 const SEND_MS = 30_000
 /** Longest pause after failures. */
 const PAUSE_MS = 60_000
 
-/** One sink on its way along metrics.jsonl. */
+/** Sends metrics.jsonl to one sink. */
 export class Follower {
   readonly name: string
   readonly #run: SinkRun
@@ -50,7 +50,7 @@ export class Follower {
   #working: Promise<boolean> | undefined
   #failures = 0
   #rows = ROWS
-  /** Whether it was said that it is away. */
+  /** Whether the user was told that the sink is unreachable. */
   #away = false
   #closed = false
 
@@ -75,7 +75,7 @@ export class Follower {
     return rowsFrom(this.#file, this.#cursor.offset, Infinity).rows.length
   }
 
-  /** Sends what is left and ends, of a run that `failed` as such. Never throws; false where something could not be sent. */
+  /** Sends the rest and ends the sink's run, as failed where the run `failed`. Never throws; false where not everything was sent. */
   async close(failed = false): Promise<boolean> {
     this.#closed = true
     clearTimeout(this.#timer)
@@ -93,7 +93,7 @@ export class Follower {
         return true
       }
     }
-    // A timeout's own timer holds no process; this one does.
+    // Unlike AbortSignal.timeout, this timer keeps the process alive.
     const hold = setTimeout(() => {}, 60_000)
     const done = await Promise.race([work(), late])
     clearTimeout(hold)
@@ -116,7 +116,7 @@ export class Follower {
     this.#timer.unref()
   }
 
-  /** Sends the next rows. True where there may be more, or fewer at a time to try. Never throws. */
+  /** Sends the next rows. True where it should be called again at once: for more rows, or for fewer after a failure. Never throws. */
   async #sendSome(end?: AbortSignal): Promise<boolean> {
     let count = 0
     try {
@@ -164,8 +164,8 @@ function readCursor(file: string): Cursor | undefined {
 }
 
 /**
- * Where a cursor stands in the file as it is now. A run that was taken back has a shorter file, whose rows were all sent: what comes
- * after them was not, and is told from them by its time.
+ * Finds a cursor's place in the current file. After a rewind the file is shorter and its old rows were all sent; new rows after them are
+ * recognised by their time.
  */
 function placeIn(file: string, cursor: Cursor | undefined): { cursor: Cursor; rewound: boolean } {
   if (!cursor) return { cursor: { offset: 0, line: '', time: 0, state: {} }, rewound: false }
@@ -184,7 +184,7 @@ function placeIn(file: string, cursor: Cursor | undefined): { cursor: Cursor; re
   return { cursor: { ...cursor, offset }, rewound: true }
 }
 
-/** Undefined for a line that is no row of anyone's: a killed process left it, or it was edited. */
+/** Undefined for a line that is no row: cut off by a kill, or edited. */
 function rowOf(line: string): MetricsRow | undefined {
   try {
     const row: unknown = JSON.parse(line)
@@ -194,7 +194,7 @@ function rowOf(line: string): MetricsRow | undefined {
   }
 }
 
-/** Whole rows from a byte on, at most so many, and the byte after the last of them. */
+/** Up to so many complete rows from a byte offset on, and the offset after the last of them. */
 function rowsFrom(file: string, from: number, most: number): { rows: MetricsRow[]; offset: number; last: string } {
   const rows: MetricsRow[] = []
   let [offset, last] = [from, '']

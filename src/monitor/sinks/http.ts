@@ -1,6 +1,6 @@
 import { causeOf } from '../../common/errors.ts'
 
-/** JSON over HTTP, as sinks need it: an answer that is no success is an error with its text. */
+/** JSON over HTTP for sinks: a response without success becomes an error with its text. */
 export async function postJson<T>(
   url: string,
   body: unknown,
@@ -13,7 +13,7 @@ export async function postJson<T>(
     headers: { ...(body === undefined ? {} : { 'content-type': 'application/json' }), ...headers },
     ...(body !== undefined && { body: JSON.stringify(body) }),
   }).catch((error: unknown) => {
-    // Its own words are 'fetch failed'.
+    // fetch's own message is only 'fetch failed'.
     throw signal.aborted ? error : new Error(`${new URL(url).origin} cannot be reached: ${causeOf(error)}`, { cause: error })
   })
   const text = await response.text()

@@ -22,13 +22,13 @@ export function checkSinks(names: readonly (SinkName | 'none')[]): void {
   }
 }
 
-/** The sinks of a run while it runs. */
+/** The active sinks of a run. */
 interface RunSinks {
-  /** Sends what is left, for a few seconds, and whether the run failed. Never throws; the names of those that could not take all. */
+  /** Sends the rest, for a few seconds, and whether the run failed. Never throws; returns the names of sinks that did not get everything. */
   close(failed?: boolean): Promise<SinkName[]>
 }
 
-/** Begins to send the rows of metrics.jsonl that each sink has not got yet, and those to come. Nothing of it stops or slows the run. */
+/** Starts sending rows of metrics.jsonl to each sink: those it lacks, and new ones. This never stops or slows the run. */
 export function followRun(reportTo: readonly (SinkName | 'none')[], run: SinkRun, options: FollowOptions): RunSinks {
   const names = [...new Set(reportTo)].filter((name) => name !== 'none')
   const followers = names.map((name) => ({ name, follower: new Follower(name, run, openers[name].open, options) }))

@@ -1,6 +1,6 @@
 /**
  * MLflow over its REST interface. MLFLOW_TRACKING_URI names the server (http or https), MLFLOW_EXPERIMENT_NAME the experiment;
- * MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, what it asks for.
+ * MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, hold the credentials.
  */
 import type { MetricsRow } from '../metrics-writer.ts'
 import { HttpError, postJson } from './http.ts'
@@ -8,14 +8,14 @@ import { flatConfig, type OpenSink, type Sink, type SinkRun, type SinkState } fr
 
 export const openMlflow: OpenSink = (run, state, _, warn) => new MlflowSink(run, state, warn)
 
-/** What is missing to send there, in a sentence. */
+/** A sentence about what is missing to use this sink; undefined where nothing is. */
 export function mlflowNeeds(): string | undefined {
   return /^https?:\/\//.test(process.env.MLFLOW_TRACKING_URI ?? '')
     ? undefined
     : 'mlflow needs a server, and MLFLOW_TRACKING_URI is no http address. Start `mlflow server` and set it: http://127.0.0.1:5000.'
 }
 
-/** What one call of log-batch takes. */
+/** The most metrics of one log-batch call. */
 const METRICS = 1000
 const PARAMS = 100
 /** Longest value of a parameter. */
@@ -36,10 +36,10 @@ class MlflowSink implements Sink {
   readonly #run: SinkRun
   readonly #base = `${(process.env.MLFLOW_TRACKING_URI ?? '').replace(/\/+$/, '')}/api/2.0/mlflow`
   readonly #warn: (message: string) => void
-  /** Names that the server does not take. */
+  /** Metrics that the server refuses. */
   readonly #refused = new Set<string>()
   #id: string | undefined
-  /** Whether the run was made here and has not got its config yet. */
+  /** Whether the run is new and its config was not sent yet. */
   #untold = false
   #ready = false
 
@@ -62,7 +62,7 @@ class MlflowSink implements Sink {
       try {
         await this.#log(metrics, signal)
       } catch (error) {
-        // Rows come one by one once they failed together.
+        // Reached with single rows, once several together have failed.
         if (rows.length > 1 || !isRefusal(error)) throw error
         await this.#logEach(metrics, error, signal)
       }
@@ -75,7 +75,7 @@ class MlflowSink implements Sink {
     if (this.#ready) await this.#call('runs/update', { run_id: this.#id, status, end_time: Date.now() }, signal)
   }
 
-  /** What the server refuses while it takes others it would always refuse, with all that comes after: it is left out. */
+  /** Finds metrics that the server refuses while it accepts others, and leaves them out from now on: else nothing would be accepted any more. */
   async #logEach(metrics: readonly Metric[], why: Error, signal: AbortSignal): Promise<void> {
     const refused: string[] = []
     for (const metric of metrics) {
@@ -86,7 +86,7 @@ class MlflowSink implements Sink {
         refused.push(metric.key)
       }
     }
-    // It is not these: the run was deleted there, say.
+    // Something else is wrong: perhaps the run was deleted on the server.
     if (refused.length === metrics.length) throw why
     for (const key of refused) this.#refused.add(key)
     this.#warn(`it refuses ${refused.join(', ')} (${why.message}). They are left out there; metrics.jsonl has them.`)
@@ -114,7 +114,7 @@ class MlflowSink implements Sink {
     } else if (!this.#untold) {
       await this.#call('runs/update', { run_id: this.#id, status: 'RUNNING' }, signal).catch((error: unknown) => {
         if (!(isRefusal(error) || (error instanceof HttpError && error.status === 404))) throw error
-        // Deleted there, or this is another server.
+        // The run was deleted, or this is another server.
         throw new Error(`${error.message}. To send all of it as a new run, delete sinks/mlflow.json in the run folder`, {
           cause: error,
         })
@@ -124,7 +124,7 @@ class MlflowSink implements Sink {
     this.#ready = true
   }
 
-  /** The config. What of it the server refuses it would refuse again: then the metrics follow without. */
+  /** Sends the config. Parts that the server refuses are left out, as it would refuse them again. */
   async #tell(signal: AbortSignal): Promise<void> {
     const params = flatConfig(this.#run.config).map(([key, value]) => ({ key: keyOf(key), value: value.slice(0, VALUE) }))
     try {
@@ -165,10 +165,10 @@ class MlflowSink implements Sink {
 
 const isRefusal = (error: unknown): error is HttpError => error instanceof HttpError && error.status === 400
 
-/** A server that keeps its runs in files has no room for `reward` beside `reward/<func>`: one would be the file, the other its folder. */
+/** A server that stores runs as files cannot have `reward` beside `reward/<func>`: one would be a file, the other a folder of the same name. */
 const metricOf = (name: string): string => keyOf(name === 'reward' ? 'reward/all/mean' : name)
 
-/** A name that MLflow takes: it has no @, and read as a path it goes nowhere else, as that of an environment would, "eval/./my_env.ts/avg". */
+/** A name that MLflow accepts: without @, and a clean path, unlike "eval/./my_env.ts/avg". */
 function keyOf(name: string): string {
   const taken = name
     .replaceAll('@', '_at_')

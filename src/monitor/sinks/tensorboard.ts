@@ -19,7 +19,7 @@ class TensorboardSink implements Sink {
   constructor(path: string, state: SinkState, rewound: boolean) {
     const folder = join(path, 'tensorboard')
     mkdirSync(folder, { recursive: true })
-    // A file a start: the end of the one before may be cut off. Readers take files in the order of their names.
+    // A new file for each start, as the end of the last one may be cut off. Readers take files in the order of their names.
     const files = (Number(state.files) || 0) + 1
     this.#state = { files }
     const now = String(Math.floor(Date.now() / 1000)).padStart(10, '0')
@@ -32,7 +32,7 @@ class TensorboardSink implements Sink {
     if (this.#head) {
       const { time, step } = rows[0]
       records.push(record([wallTime(time), text(3, 'brain.Event:2')]))
-      // SessionLog START: readers drop what earlier files say of this step and later ones.
+      // SessionLog START: readers drop this step and later ones from earlier files.
       if (this.#head === 'after a rewind') records.push(record([wallTime(time), varint(2, step), bytes(7, varint(1, 1))]))
     }
     for (const { step, time, ...metrics } of rows) {
@@ -41,7 +41,7 @@ class TensorboardSink implements Sink {
       )
       records.push(record([wallTime(time), varint(2, step), bytes(5, Buffer.concat(values))]))
     }
-    // Readers go no further than half a record.
+    // Readers stop at an incomplete record.
     appendWhole(this.#file, Buffer.concat(records))
     this.#head = undefined
     return Promise.resolve(this.#state)
@@ -52,7 +52,7 @@ class TensorboardSink implements Sink {
   }
 }
 
-/** Fields of a protocol buffer: the number of the field and the kind of its value, then the value. */
+/** Fields of a protocol buffer: field number and type, then the value. */
 const key = (field: number, kind: number) => Buffer.from([(field << 3) | kind])
 const varint = (field: number, value: number) => Buffer.concat([key(field, 0), leb(value)])
 const bytes = (field: number, value: Buffer) => Buffer.concat([key(field, 2), leb(value.length), value])
@@ -70,7 +70,7 @@ function wallTime(seconds: number): Buffer {
   return Buffer.concat([key(1, 1), out])
 }
 
-/** Seven bits a byte, the lowest first; the top bit says that more follow. */
+/** A varint: seven bits in each byte, lowest first; the top bit says that more follow. */
 function leb(value: number): Buffer {
   const out: number[] = []
   let left = value
@@ -92,7 +92,7 @@ function record(fields: Buffer[]): Buffer {
 
 const masked = (crc: number): number => (((crc >>> 15) | (crc << 17)) + 0xa282ead8) >>> 0
 
-/** CRC of the Castagnoli polynomial, of each byte. */
+/** Table of the Castagnoli CRC of each byte. */
 const table = Uint32Array.from({ length: 256 }, (_, byte) => {
   let crc = byte
   for (let i = 0; i < 8; i++) crc = crc & 1 ? (crc >>> 1) ^ 0x82f63b78 : crc >>> 1

@@ -11,7 +11,7 @@ import { flatConfig, type OpenSink, type Sink, type SinkRun, type SinkState } fr
 
 export const openTrackio: OpenSink = (run, state) => new TrackioSink(run, state)
 
-/** As trackio makes them where they are missing; it adds the others itself. */
+/** The tables as trackio creates them; it adds its other tables itself. */
 const TABLES = [
   `CREATE TABLE IF NOT EXISTS metrics (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL, timestamp TEXT NOT NULL,
     run_name TEXT NOT NULL, step INTEGER NOT NULL, metrics TEXT NOT NULL, log_id TEXT, space_id TEXT)`,
@@ -38,14 +38,14 @@ class TrackioSink implements Sink {
     const folder = trackioFolder()
     mkdirSync(folder, { recursive: true })
     using db = new DatabaseSync(join(folder, `${projectFile()}.db`))
-    // Trackio itself may be writing.
+    // Trackio itself may be writing at the same time.
     db.exec('PRAGMA busy_timeout = 5000; BEGIN IMMEDIATE')
     for (const sql of TABLES) db.exec(sql)
     const at = (time: number) => new Date(time * 1000).toISOString()
     this.#created ||= rows[0].time
     const config = Object.fromEntries(flatConfig(this.#run.config))
     const about = JSON.stringify({ ...config, _Username: null, _Created: at(this.#created), _Group: null })
-    // As trackio does: a resumed run may have another config.
+    // Replaced, as trackio does: a resumed run may have another config.
     db.prepare('INSERT OR REPLACE INTO configs (run_id, run_name, config, created_at) VALUES (?, ?, ?, ?)').run(
       this.#id,
       this.#run.name,
@@ -58,7 +58,7 @@ class TrackioSink implements Sink {
     for (const row of rows) {
       const { step, time, ...metrics } = row
       const text = JSON.stringify(metrics)
-      // The same row is the same line, however often it is sent.
+      // A row that is sent twice must be stored once.
       const logId = createHash('sha256').update(`${this.#id} ${step} ${time} ${text}`).digest('hex').slice(0, 32)
       insert.run(this.#id, at(time), this.#run.name, step, text, logId)
     }
@@ -75,5 +75,5 @@ function trackioFolder(): string {
   return process.env.TRACKIO_DIR || join(hubHome(), 'trackio')
 }
 
-/** Trackio's own rule for the name of the file. */
+/** Trackio's rule for the file name. */
 const projectFile = (): string => (process.env.TRACKIO_PROJECT ?? 'dawn-rl').replace(/[^\p{L}\p{N}_-]/gu, '') || 'default'

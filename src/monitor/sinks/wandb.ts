@@ -1,8 +1,8 @@
 /**
  * Weights & Biases over the three calls that its own client makes for metrics (recorded from wandb 0.31.0: test/monitor/sinks/wandb.json):
  * `UpsertBucket` makes the run and its config, `file_stream` appends lines of the history by their number and replaces the summary, and
- * a last one says that the run is complete. Lines are counted here, so one that is sent twice replaces itself.
- * WANDB_API_KEY, WANDB_BASE_URL, WANDB_ENTITY and WANDB_PROJECT as wandb has them.
+ * the last call says that the run is complete. Lines are numbered here, so a line that is sent twice replaces itself.
+ * WANDB_API_KEY, WANDB_BASE_URL, WANDB_ENTITY and WANDB_PROJECT mean the same as for wandb.
  */
 import { createHash } from 'node:crypto'
 import { hostname } from 'node:os'
@@ -14,7 +14,7 @@ import type { OpenSink, Sink, SinkRun, SinkState } from './types.ts'
 
 export const openWandb: OpenSink = (run, state) => new WandbSink(run, state)
 
-/** What is missing to send there, in a sentence. */
+/** A sentence about what is missing to use this sink; undefined where nothing is. */
 export function wandbNeeds(): string | undefined {
   const { WANDB_MODE: mode = '', WANDB_API_KEY: key } = process.env
   if (/^(offline|disabled|dryrun)$/u.test(mode))
@@ -40,7 +40,7 @@ class WandbSink implements Sink {
   readonly #summary: Record<string, number> = {}
   #lines: number
   #started: number
-  /** Where the stream is: entity, project, run. */
+  /** The run's place at W&B: entity, project, run. */
   #place: string | undefined
 
   constructor(run: SinkRun, state: SinkState) {
@@ -48,7 +48,7 @@ class WandbSink implements Sink {
     this.#id = String(state.id ?? createHash('sha256').update(`${run.path} ${Date.now()}`).digest('hex').slice(0, 8))
     this.#lines = Number(state.lines ?? 0)
     this.#started = Number(state.started ?? 0)
-    // The summary is replaced as a whole: rows that an earlier start sent are part of it.
+    // The summary is replaced as a whole, so it must include rows of earlier starts.
     if (this.#lines > 0) for (const row of readMetrics(join(run.path, 'metrics.jsonl'))) this.#summarise(row)
   }
 

@@ -1,6 +1,6 @@
 /**
  * The terminal of a run.
- * - What is printed stays: a line, once written, is never drawn over.
+ * - Printed lines stay: they are never drawn over.
  * - In a terminal that is large enough, a panel below shows the last step, what is being waited for, and keys (panel.ts, keys.ts); in a
  *   small one, a line says what is being waited for. Anywhere else (a pipe, a CI log, a job in the background) there is no escape sequence
  *   and no redraw; a wait that takes long is mentioned after 30 s, then after 1, 2, 4 ... minutes.
@@ -21,7 +21,7 @@ import type { Progress, Wait } from '../progress.ts'
 import { etaSeconds, evalLine, legend, pickSamples, plain, sampleLines, stepLine, supervisedLine } from './step-line.ts'
 import type { Paint } from './step-line.ts'
 
-/** The part of a stream that is used. */
+/** The part of a stream that is used here. */
 export type ConsoleStream = NodeJS.WritableStream & {
   isTTY?: boolean
   columns?: number
@@ -33,9 +33,9 @@ export type ConsoleStream = NodeJS.WritableStream & {
 
 export interface ConsoleOptions {
   progress: Progress
-  /** Target step of the run, for '3/12' and the time left. */
+  /** Last step of the run, for '3/12' and the time left. */
   maxSteps: number
-  /** Training on given answers (`sft`): lines and panel are of its loss. */
+  /** Supervised training (`sft`): lines and panel show its loss. */
   supervised?: boolean
   stream?: ConsoleStream
   /** Every line is also written here. */
@@ -47,20 +47,20 @@ export interface ConsoleOptions {
   samplesCount?: number
   /** Metrics of the steps before this process, for the sparklines of a resumed run. */
   history?: readonly Metrics[]
-  /** The panel, where the terminal has room for it; else, and by default, one line. `step` and `eval` feed it. */
+  /** Show the panel where the terminal has room for it; else, and by default, one line. */
   panel?: boolean
-  /** Keys are heard from here, while there is a panel. Default: standard input where the stream is standard output, else none. */
+  /** Where keys are read from while there is a panel. Default: standard input where the stream is standard output, else none. */
   keys?: NodeJS.ReadStream
   /** Default: the environment's NO_COLOR and FORCE_COLOR, then whether the stream is a terminal. */
   colour?: boolean
-  /** First mention of a long wait outside a terminal. */
+  /** After how long a wait is first mentioned outside a terminal. */
   longWaitMs?: number
   /** Default: the process's. */
   env?: NodeJS.ProcessEnv
 }
 
 const frameMs = 100
-/** A panel takes 1 ms to draw, which the run has a better use for. */
+/** How often the panel is drawn: drawing takes 1 ms, which the run needs too. */
 const panelFrameMs = 250
 const tickMs = 1000
 
@@ -71,7 +71,7 @@ export function wantsColour(stream: { isTTY?: boolean }, env: NodeJS.ProcessEnv)
   return stream.isTTY === true && env.TERM !== 'dumb'
 }
 
-/** True when something can be drawn over in `stream`. A terminal that says its size is 0 (some containers) holds no live line. */
+/** True when `stream` can be redrawn. Not a terminal that reports size 0 (some containers). */
 function canRedraw(stream: ConsoleStream, env: NodeJS.ProcessEnv): boolean {
   return stream.isTTY === true && stream.columns !== 0 && stream.rows !== 0 && env.TERM !== 'dumb'
 }
@@ -88,7 +88,7 @@ export class RunConsole {
   #rewards: (number | null)[] = []
   readonly #stepSeconds: number[] = []
   #saidStep = false
-  // When each wait is next mentioned outside a terminal, in milliseconds after its start.
+  // For each wait, when it is next mentioned outside a terminal, in milliseconds after its start.
   readonly #nextMention = new WeakMap<Wait, number>()
   #frame: NodeJS.Timeout | undefined
   #front: boolean
@@ -96,7 +96,7 @@ export class RunConsole {
   #closed = false
 
   constructor(options: ConsoleOptions) {
-    // The rows of a long run are tens of megabytes, of which a few numbers are needed.
+    // Only the needed numbers are kept: the rows of a long run are tens of megabytes.
     const { history = [], ...rest } = options
     this.#o = { linesEvery: 1, samplesEvery: 5, samplesCount: 2, longWaitMs: 30_000, ...rest }
     const { progress, env = process.env } = options
@@ -139,12 +139,12 @@ export class RunConsole {
     if (this.#view) this.#view.history = rows
   }
 
-  /** How many bytes of GPU buffers there are, for the panel. */
+  /** Sets how to get the bytes of GPU buffers, for the panel. */
   set gpuBytes(ask: () => number) {
     if (this.#view) this.#view.gpuBytes = ask
   }
 
-  /** The one line that says which numbers matter. Beside a panel it is a key's. */
+  /** Prints the line that says which numbers matter; with a panel a key shows it instead. */
   legend(): void {
     if (this.#panelShown) this.#o.logger?.info(legend)
     else this.dim(legend)
@@ -155,13 +155,13 @@ export class RunConsole {
     this.print(...lines.map((line) => this.#paint('dim', line)))
   }
 
-  /** Prints lines that stay. Nothing is added to them. */
+  /** Prints lines that stay, as they are. */
   print(...lines: string[]): void {
     this.#o.logger?.info(withoutStyle(lines.join('\n')))
     this.#write(lines.join('\n'))
   }
 
-  /** Prints `warning: ...`. An error may quote what a model wrote: the log has it as it is, the terminal is not steered by it. */
+  /** Prints `warning: ...`. It may quote what a model wrote, so the terminal gets it without control characters; the log has it as it is. */
   warn(message: string): void {
     this.#o.logger?.warn(message)
     this.#write(this.#paint('yellow', `warning: ${printable(message)}`))
@@ -182,7 +182,7 @@ export class RunConsole {
       const lineOf = supervised ? supervisedLine : stepLine
       const whole = lineOf(line, this.#paint)
       this.#o.logger?.info(withoutStyle(whole))
-      // Beside a panel, which has the rest, a step stays on one line.
+      // With a panel, which shows the rest, a step is one line.
       this.#write(this.#panelShown ? lineOf(line, this.#paint, this.#columns) : whole)
     }
     if (samplesEvery > 0 && (step === 1 || step % samplesEvery === 0)) this.#samples(rollouts, samplesCount)
@@ -194,7 +194,7 @@ export class RunConsole {
     this.print(evalLine(when, metrics, seconds, this.#paint))
   }
 
-  /** Takes the live lines away, stops drawing and gives the terminal back. May be called twice. */
+  /** Erases the live lines, stops drawing and restores the terminal. May be called twice. */
   close(): void {
     if (this.#closed) return
     this.#closed = true
@@ -207,14 +207,14 @@ export class RunConsole {
     process.off('SIGCONT', this.#onContinue).off('exit', this.#onExit)
   }
 
-  /** Whole samples: the best, the worst, then those between. */
+  /** Prints whole samples: the best, the worst, then those between. */
   #samples(rollouts: readonly ScoredRollout[], count: number): void {
     const lines = pickSamples(rollouts, count).flatMap((r) => sampleLines(r, {}, this.#paint))
     if (lines.length > 0) this.print(...lines)
   }
 
   get #columns(): number {
-    // One column short of the edge: a line that wraps could not be drawn over.
+    // One column less than the width: a line that wraps could not be redrawn.
     return Math.max(20, Math.min(this.#stream.columns ?? 80, this.#window()) - 1)
   }
 
@@ -225,7 +225,7 @@ export class RunConsole {
   #write(text: string): void {
     if (this.#closed || !this.#stream.writable) return
     if (!this.#screen) return void this.#stream.write(`${text}\n`)
-    // In one go: what is drawn must not be seen to go and come back.
+    // In one write, so that the drawing does not flicker.
     this.#stream.cork?.()
     this.#fit()
     this.#screen.print(`${text}\n`)
@@ -235,14 +235,14 @@ export class RunConsole {
 
   readonly #onResize = (): void => this.#draw()
 
-  /** What is drawn is taken away where the window is not as wide any more as when it was drawn. */
+  /** Erases the drawing where the window's width has changed since. */
   #fit(): void {
     const columns = this.#columns
     if (columns !== this.#drawnFor) this.#screen?.resized(columns + 1)
     this.#drawnFor = columns
   }
 
-  /** Back from Ctrl-Z: in the foreground (`fg`) or not (`bg`), below what the shell has written. */
+  /** After Ctrl-Z the run continues in the foreground (`fg`) or background (`bg`), below the shell's output. */
   readonly #onContinue = (): void => {
     this.#screen?.forget()
     this.#front = inForeground()
@@ -254,14 +254,14 @@ export class RunConsole {
   readonly #onExit = (): void => this.close()
 
   #onTick(): void {
-    // A shell may put a running job into the background or the foreground without a word.
+    // A shell may move a running job into the background or foreground without a signal.
     if (this.#screen && this.#stream === process.stdout && process.platform === 'linux' && inForeground() !== this.#front)
       this.#onContinue()
     if (this.#screen && this.#front) this.#draw()
     else this.#mentionLongWaits()
   }
 
-  /** Draws soon: waits may change a thousand times a second, the terminal does ten or fewer. */
+  /** Schedules a drawing: waits may change a thousand times a second, the terminal is redrawn at most ten times. */
   #schedule(): void {
     if (!this.#screen || this.#frame || this.#closed) return
     this.#frame = setTimeout(
@@ -273,12 +273,12 @@ export class RunConsole {
     ).unref()
   }
 
-  /** Columns of the window as it is now: its change may be younger than the event that tells of it. */
+  /** The current columns of the window, which may have changed before the resize event arrives. */
   #window(): number {
     try {
       return this.#stream.getWindowSize?.()[0] ?? Infinity
     } catch {
-      // A terminal that is gone.
+      // The terminal is gone.
       return Infinity
     }
   }

@@ -1,15 +1,15 @@
 /**
- * Keys of a run in a terminal, without Enter. The terminal's line editing and echo are switched off, its signals stay as they are: Ctrl-C,
- * Ctrl-Z and Ctrl-\ reach the process from the terminal itself, also while JavaScript is busy. On Windows, where that cannot be had,
- * Ctrl-C comes as a key and is passed on.
+ * Keys of a run in a terminal, without Enter. The terminal's line editing and echo are switched off, its signals are not: Ctrl-C, Ctrl-Z
+ * and Ctrl-\ are sent by the terminal itself, also while JavaScript is busy. On Windows, where this is impossible, Ctrl-C comes as a
+ * key and is passed on.
  *
- * A job in the background must not touch its terminal (the system would stop it): keys are heard in the foreground only.
- * The terminal is as before after `close` and at every end of the process but SIGKILL, after which the shell mends it itself, or `stty sane` does.
+ * A background job must not read its terminal (the system would stop it): keys are read in the foreground only. The terminal is restored by
+ * `close` and at every end of the process but SIGKILL; after that the shell restores it itself, or `stty sane` does.
  */
 import { spawnSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 
-/** Keys that may come at once from a hand. */
+/** The most keys that a person types at once; more are a paste. */
 const LONGEST = 3
 
 /** True when this process is in the foreground of its terminal, so that it may read from it and draw on it. */
@@ -17,7 +17,7 @@ export function inForeground(): boolean {
   if (process.platform === 'win32') return true
   try {
     if (process.platform === 'linux') {
-      // Behind the name in brackets, which may hold anything: state, parent, group, session, terminal, the terminal's foreground group.
+      // After the name in brackets, which may contain anything: state, parent, group, session, terminal, the terminal's foreground group.
       const [, , group, , , front] = readFileSync('/proc/self/stat', 'utf8')
         .replace(/^.*\) /s, '')
         .split(' ')
@@ -34,11 +34,11 @@ export function inForeground(): boolean {
 export class Keys {
   readonly #stream: NodeJS.ReadStream
   readonly #onKey: (key: string) => void
-  // The terminal's settings before, as `stty -g` names them.
+  // The terminal's earlier settings, as printed by `stty -g`.
   #saved: string | undefined
   #listening = false
 
-  /** Nothing is touched before `listen`. */
+  /** Changes nothing until `listen`. */
   constructor(stream: NodeJS.ReadStream, onKey: (key: string) => void) {
     this.#stream = stream
     this.#onKey = onKey
@@ -48,20 +48,20 @@ export class Keys {
     return this.#listening
   }
 
-  /** Begins to hear keys; to be called again when the process comes back from a stop. False where the terminal cannot be set so. */
+  /** Starts reading keys; to be called again when the process continues after a stop. False where the terminal cannot be set up. */
   listen(): boolean {
     if (!this.#stream.isTTY || !this.#set()) return false
     if (this.#listening) return true
     this.#listening = true
     this.#stream.on('data', this.#hear).on('error', this.#gone)
     this.#stream.resume()
-    // Keys keep no process alive.
+    // Reading keys must not keep the process alive.
     this.#stream.unref()
     process.on('exit', this.#restore)
     return true
   }
 
-  /** Hears no keys any more. `restore` false: the terminal belongs to somebody else now, and is left as it is. */
+  /** Stops reading keys. `restore` false: another program has the terminal now, so its settings are left alone. */
   close(restore = true): void {
     if (!this.#listening) return
     this.#listening = false
@@ -72,7 +72,7 @@ export class Keys {
   }
 
   readonly #hear = (data: Buffer | string): void => {
-    // Without arrow keys and the like; what is longer than a hand types at once was pasted.
+    // Ignores arrow keys and the like, and pasted text.
     // oxlint-disable-next-line no-control-regex
     const text = String(data).replace(/\x1b(?:\[[\d;?]*.|O.|.)?/g, '')
     if (text.length > LONGEST) return
@@ -82,7 +82,7 @@ export class Keys {
     }
   }
 
-  /** A terminal that was closed: there are no keys any more, and the run goes on. */
+  /** The terminal was closed: there are no more keys, and the run goes on. */
   readonly #gone = (): void => this.close(false)
 
   #set(): boolean {
@@ -100,7 +100,7 @@ export class Keys {
   }
 }
 
-/** Runs stty on standard input: what it prints, or undefined where it fails. */
+/** Runs stty on standard input and returns its output; undefined where it fails. */
 function stty(words: string[]): string | undefined {
   const { status, stdout } = spawnSync('stty', words, { stdio: ['inherit', 'pipe', 'ignore'], encoding: 'utf8', timeout: 5000 })
   return status === 0 ? stdout : undefined

@@ -1,4 +1,4 @@
-/** The last words of a run: what was learned, where the files are, what to try next. */
+/** The report at the end of a run: what was learned, where the files are, what to try next. */
 import { formatNumber, oneLine, printable, wrap } from '../format.ts'
 import { textWidth } from './text-width.ts'
 
@@ -7,15 +7,15 @@ export interface EvalSummary {
   env: string
   /** Mean reward on held-out questions. */
   reward: number
-  /** Answers that it is a mean of. */
+  /** Number of answers in that mean. */
   rollouts: number
   /** Mean tokens of an answer. */
   tokens?: number
-  /** Part of the answers that were cut off. */
+  /** Share of answers that were cut off. */
   truncated?: number
 }
 
-/** One held-out question with an answer from each side of the run. */
+/** One held-out question with an answer from before and one from after training. */
 export interface SamplePair {
   question: string
   expected?: string
@@ -24,17 +24,17 @@ export interface SamplePair {
 }
 
 export interface FinalReport {
-  /** Absent where the run did not evaluate; the same environments in both. */
+  /** Absent where the run did not evaluate; both have the same environments. */
   before?: readonly EvalSummary[]
   after?: readonly EvalSummary[]
   samples: readonly SamplePair[]
-  /** What each file is, to its path. */
+  /** Paths of files, by description. */
   files: Readonly<Record<string, string>>
   /** What to try next, one sentence or command each. */
   next: readonly string[]
 }
 
-/** The report as text, at most `width` columns wide but for paths and commands, which must stay whole to be copied. */
+/** The report as text, at most `width` columns wide except for paths and commands, which users copy. */
 export function finalReport(report: FinalReport, width = 100): string {
   const { before = [], after = [], samples, files, next } = report
   const lines: string[] = []

@@ -1,4 +1,4 @@
-/** What the panel of a run knows, and its keys. console.ts decides whether and when it is drawn. */
+/** The state of a run's panel, and its keys. console.ts decides whether and when it is drawn. */
 import type { Metrics } from '../../common/types.ts'
 import { heldOutEnv, type ScoredRollout } from '../aggregate.ts'
 import type { ConsoleStream } from './console.ts'
@@ -12,7 +12,7 @@ import { pickSamples, sampleLines, type Paint } from './step-line.ts'
 export interface ViewOptions {
   progress: Progress
   maxSteps: number
-  /** Training on given answers: no samples to show, and other numbers. */
+  /** Supervised training: no samples to show, and other numbers. */
   supervised?: boolean
   stream: ConsoleStream
   paint: Paint
@@ -22,19 +22,19 @@ export interface ViewOptions {
   redraw: () => void
 }
 
-/** Values that a sparkline may be drawn of. */
+/** How many values are kept for a sparkline. */
 const KEPT = 200
-/** Rows that stay free for the lines above, and the narrowest terminal that has a panel. */
+/** Rows that are left for the lines above, and the least width for a panel. */
 const ABOVE = 6
 const NARROWEST = 48
-/** Samples on a key: the best and the worst. */
+/** How many samples the key `s` shows: the best and the worst. */
 const SAMPLES = 2
 
-/** From this width on the keys are explained at length. */
+/** From this width on the keys are explained in full. */
 const KEYS_WIDTH = 72
 const KEYS = 's samples   l what is healthy   p hide this   q stop after this step'
 const SHORT_KEYS = 's samples  l legend  p hide  q stop'
-/** Where nothing is sampled. */
+/** The keys of supervised training. */
 const withoutSamples = (keys: string): string => keys.replace(/^s samples +/, '')
 
 export class LiveView {
@@ -46,11 +46,11 @@ export class LiveView {
   #step = 0
   #metrics: Metrics = {}
   #samples: ScoredRollout[] = []
-  // When the run is over, on the clock of `performance.now()`.
+  // The expected end of the run, by `performance.now()`.
   #end: number | undefined
   #hidden = false
   #stopping = false
-  /** Bytes of GPU buffers, as the run knows them. */
+  /** Returns the bytes of GPU buffers. */
   gpuBytes: (() => number) | undefined
 
   constructor(options: ViewOptions) {
@@ -71,7 +71,7 @@ export class LiveView {
     this.#metrics = last ?? {}
   }
 
-  /** A finished step, and the seconds to the end of the run. */
+  /** Takes a finished step, and the seconds to the end of the run. */
   step(step: number, metrics: Metrics, rollouts: readonly ScoredRollout[], left: number | undefined): void {
     this.#step = step
     this.#metrics = metrics
@@ -80,7 +80,7 @@ export class LiveView {
     this.#end = left === undefined ? undefined : performance.now() + left * 1000
   }
 
-  /** The metrics of an evaluation, or any others. */
+  /** Takes the metrics of an evaluation, or any others. */
   eval(metrics: Metrics): void {
     for (const [key, value] of Object.entries(metrics)) {
       const env = heldOutEnv(key)
@@ -88,12 +88,12 @@ export class LiveView {
     }
   }
 
-  /** Hears keys from now on, where there are any. */
+  /** Starts reading keys, where there is a source. */
   listen(): void {
     this.#keys?.listen()
   }
 
-  /** In the background: the terminal is somebody else's. */
+  /** The run is in the background: another program has the terminal. */
   deaf(): void {
     this.#keys?.close(false)
   }
@@ -102,13 +102,13 @@ export class LiveView {
     this.#keys?.close()
   }
 
-  /** True when the terminal has room for the panel, and nobody has hidden it. */
+  /** True when the terminal has room for the panel, and the user has not hidden it. */
   fits(): boolean {
     const { columns = 80, rows = 24 } = this.#o.stream
     return !this.#hidden && columns >= NARROWEST && rows >= panelHeight(columns) + ABOVE
   }
 
-  /** The lines of the panel now. */
+  /** The current lines of the panel. */
   lines(width: number): string[] {
     const now = performance.now()
     const state = {
@@ -156,7 +156,7 @@ export class LiveView {
       else redraw()
     } else if (key === 'q' && !this.#stopping) {
       this.#stopping = true
-      // As Ctrl-C would, once: whoever listens says what happens now.
+      // Like a single Ctrl-C: its handler prints what happens next.
       process.emit('SIGINT', 'SIGINT')
       redraw()
     }
@@ -169,7 +169,7 @@ export class LiveView {
     return [paint('bold', head), ...this.#samples.flatMap((sample) => sampleLines(sample, {}, paint))]
   }
 
-  /** What each number of the panel means, and where it is healthy. */
+  /** Prints what each number of the panel means, and its healthy range. */
   #legend(): string[] {
     const { paint, stream } = this.#o
     const indent = 11

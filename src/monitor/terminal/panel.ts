@@ -1,4 +1,4 @@
-/** The panel of a run in a terminal: a few lines, as a pure function of what is known. Every line is at most `width` columns wide. */
+/** The panel of a run in a terminal: a few lines, as a pure function of its state. Every line is at most `width` columns wide. */
 import type { Metrics } from '../../common/types.ts'
 import { formatBytes, formatCount, formatDuration, formatNumber, formatPercent, sparkline } from '../format.ts'
 import { healthOf, type Health } from '../health.ts'
@@ -6,26 +6,26 @@ import { cut, textWidth } from './text-width.ts'
 import { plain, type Paint } from './step-line.ts'
 
 export interface PanelState {
-  /** Training on given answers: nothing is sampled, and nobody waits for anybody. */
+  /** Supervised training: nothing is sampled. */
   supervised?: boolean
-  /** The last step that is done; 0 before the first. */
+  /** The last finished step; 0 before the first. */
   step: number
   maxSteps: number
   /** Metrics of that step. */
   metrics: Metrics
-  /** Each metric's values, step by step, the last step's last. */
+  /** Each metric's values by step, the newest last. */
   history: ReadonlyMap<string, readonly (number | null)[]>
   /** Held-out rewards by environment: the first and the newest evaluation. */
   heldOut: ReadonlyMap<string, { first: number | null; last: number | null }>
-  /** What is being waited for, oldest first. */
+  /** The current waits, oldest first. */
   waits: readonly string[]
-  /** Seconds since this process began, and to the end of the run where it can be told. */
+  /** Seconds since this process began, and to the end of the run where that is known. */
   elapsed: number
   left?: number
   /** Bytes of GPU buffers, and of the process. */
   gpuBytes?: number
   processBytes?: number
-  /** The line of keys; '' where no key is heard. */
+  /** The line of keys; '' where keys are not read. */
   keys: string
 }
 
@@ -33,13 +33,13 @@ interface Cell {
   label: string
   key: string
   text: (value: number | null) => string
-  /** The range of health.ts is of sampling: here it says nothing. */
+  /** The healthy range in health.ts is for sampling and does not apply here. */
   anyRange?: true
 }
 
 const share = (value: number | null) => formatPercent(value)
 const rate = (value: number | null) => `${formatCount(value)} tok/s`
-/** Two to a line where there is room: what is learned on the left, what could be wrong with it on the right. */
+/** Two in a line where there is room: on the left what is learned, on the right what could be wrong. */
 const CELLS: readonly (readonly [Cell, Cell])[] = [
   [{ label: 'reward', key: 'reward', text: (v) => (v !== null && Math.abs(v) < 1000 ? v.toFixed(3) : formatNumber(v)) }, { label: 'mixed', key: 'solved_some', text: share }],
   [{ label: 'entropy', key: 'entropy/all/mean', text: formatNumber }, { label: 'truncated', key: 'is_truncated/mean', text: share }],
@@ -48,26 +48,26 @@ const CELLS: readonly (readonly [Cell, Cell])[] = [
   [{ label: 'sampling', key: 'perf/generation_throughput', text: rate }, { label: 'training', key: 'perf/throughput', text: rate }],
 ] // prettier-ignore
 
-/** Of supervised training, which has no rollouts. */
+/** The same for supervised training, which has no rollouts. */
 const SUPERVISED_CELLS: readonly (readonly [Cell, Cell])[] = [
   [{ label: 'loss', key: 'loss/mean', text: formatNumber }, { label: 'gradient', key: 'optim/grad_norm', text: formatNumber }],
   [{ label: 'entropy', key: 'entropy/all/mean', text: formatNumber, anyRange: true }, { label: 'training', key: 'perf/throughput', text: rate }],
 ] // prettier-ignore
 
-/** Metrics that the panel shows: what `history` must hold. */
+/** Metrics that the panel shows, which `history` must contain. */
 export const PANEL_METRICS: readonly string[] = [
   ...new Set([...CELLS, ...SUPERVISED_CELLS].flatMap((cells) => cells.map(({ key }) => key))),
 ]
 
 const LABEL = 11
 const VALUE = 11
-/** Wider than this nothing becomes easier to read. */
+/** The greatest width: beyond it nothing becomes easier to read. */
 const WIDEST = 120
 const TWO_COLUMNS = 64
 const SPARK = 40
 const LEAST_BAR = 8
 
-/** Rows that a panel of this width takes at most. */
+/** The most rows of a panel of this width. */
 export const panelHeight = (width: number): number => (width < TWO_COLUMNS ? 2 * CELLS.length : CELLS.length) + 8
 
 /** The lines of the panel, top to bottom. */
@@ -79,7 +79,7 @@ export function panelLines(state: PanelState, width: number, paint: Paint = plai
   if (heldOut.size > 0) lines.push(row('held-out', [...heldOut].map(([env, e]) => `${env} ${change(e)}`).join(', ')))
   if (!state.supervised) lines.push(row('waiting', waiting(state.metrics)))
   lines.push(row('memory', memory(state)))
-  // Two lines always: a panel that changed its height with each wait would not hold still.
+  // Always two lines, so that the height does not change with each wait.
   lines.push(row('now', waits[0] ?? ''), row('', waits.slice(1).join(' | ')))
   if (keys) lines.push(paint('dim', cut(keys, wide)))
   return lines.map((line) => line.trimEnd())
@@ -90,7 +90,7 @@ function header({ step, maxSteps, elapsed, left }: PanelState, width: number, pa
   const times = [formatPercent(maxSteps > 0 ? step / maxSteps : 0), whole(Math.floor(elapsed))]
   if (left !== undefined) times.push(`${whole(Math.ceil(left))} left`)
   const bar = (text: string) => width - before.length - textWidth(text)
-  // The time so far is what matters least.
+  // The elapsed time is left out first.
   const after = [times, times.toSpliced(1, 1), []]
     .map((some) => some.map((text) => `  ${text}`).join(''))
     .find((text) => bar(text) >= LEAST_BAR)
@@ -116,7 +116,7 @@ function grid(state: PanelState, width: number, paint: Paint): string[] {
   })
 }
 
-/** Exactly `width` columns: the name, the value with its health, and its last steps. */
+/** Exactly `width` columns: name, value with its health, and sparkline. */
 function cellText({ label, key, text, anyRange }: Cell, { metrics, history }: PanelState, width: number, paint: Paint): string {
   const value = metrics[key] ?? null
   const values = history.get(key) ?? []
@@ -131,7 +131,7 @@ function cellText({ label, key, text, anyRange }: Cell, { metrics, history }: Pa
   return `${paint('dim', label.padEnd(LABEL))}${shown} ${coloured(health, false, mark.padEnd(2), paint)} ${paint(first ? 'cyan' : 'dim', line)}${rest}`
 }
 
-/** Beside the colour, for those who see none. */
+/** Marks beside the colour, for those who see none. */
 const MARKS: Record<Health, string> = { none: '', good: '', watch: '!', bad: '!!' }
 
 function coloured(health: Health, bold: boolean, text: string, paint: Paint): string {
@@ -144,7 +144,7 @@ function change({ first, last }: { first: number | null; last: number | null }):
   return first === last ? to : `${from} -> ${to}`
 }
 
-/** Who had nothing to do, for how much of the last step. */
+/** How long trainer and sampler were idle in the last step. */
 function waiting(metrics: Metrics): string {
   const [step, trainer, sampler] = ['time/step', 'time/wait_for_batch', 'time/wait_for_trainer'].map((key) => metrics[key])
   if (!step || typeof trainer !== 'number') return 'no step is done yet'

@@ -1,6 +1,6 @@
 /**
- * The end of a terminal that is drawn over, below the lines that stay. It keeps what others write (a `console.log` in an environment, a
- * signal's message) from tearing it, and mends itself when the window changes its width.
+ * The redrawn lines at the end of a terminal, below the lines that stay. Other output (a `console.log` in an environment, a signal
+ * handler's message) does not break them, nor does a change of the window's width.
  */
 import { createLogUpdate } from 'log-update'
 import type { ConsoleStream } from './console.ts'
@@ -13,21 +13,21 @@ export class LiveScreen {
   readonly #live: ReturnType<typeof createLogUpdate>
   readonly #release: (() => void)[] = []
   readonly #disturbed: () => void
-  // What is on the screen now; empty: nothing.
+  // The lines on the screen now; empty: none.
   #drawn: readonly string[] = []
   // True while this class itself writes.
   #own = false
-  // Somebody wrote a text without a line break at its end: it must not be drawn over.
+  // Others wrote text without a final line break, which must not be drawn over.
   #open = false
 
   /**
-   * @param others streams of the same terminal, this one and standard error, whose other writers go above what is drawn
-   * @param disturbed called when one of those has written, and what was drawn is gone
+   * @param others streams of the same terminal (this one and standard error); other output to them goes above the drawing
+   * @param disturbed called after such output, when the drawing is gone
    */
   constructor(stream: ConsoleStream, others: readonly ConsoleStream[] = [], disturbed: () => void = () => {}) {
     this.#stream = stream
     this.#disturbed = disturbed
-    // showCursor: hiding it would put signal handlers of log-update's own beside the run's.
+    // showCursor: to hide it, log-update would add its own signal handlers.
     this.#live = createLogUpdate(stream, { showCursor: true })
     for (const other of others) this.#guard(other)
   }
@@ -51,20 +51,20 @@ export class LiveScreen {
     this.#write(() => this.#stream.write(text))
   }
 
-  /** Takes away what is drawn. */
+  /** Erases the drawing. */
   clear(): void {
     if (this.#drawn.length === 0 || !this.#stream.writable) return
     this.#write(() => this.#live.clear())
     this.#drawn = []
   }
 
-  /** Leaves what is drawn where it is: what comes next stands below (another program has written there meanwhile). */
+  /** Leaves the drawing where it is and continues below, as another program has written there meanwhile. */
   forget(): void {
     this.#live.done()
     this.#drawn = []
   }
 
-  /** To be called when the terminal has another width now: takes away what is drawn, which the terminal has wrapped anew. */
+  /** To be called when the width has changed: erases the drawing, which the terminal has wrapped again. */
   resized(columns: number): void {
     if (this.#drawn.length === 0 || !this.#stream.writable) return
     const rows = this.#drawn.reduce((sum, line) => sum + Math.max(1, Math.ceil(textWidth(line) / columns)), 0)
@@ -73,7 +73,7 @@ export class LiveScreen {
     if (more > 0) this.#write(() => this.#stream.write('\x1b[1A\x1b[2K'.repeat(more)))
   }
 
-  /** Takes away what is drawn, and gives the streams back. */
+  /** Erases the drawing, and restores the streams. */
   close(): void {
     this.clear()
     for (const release of this.#release.splice(0)) release()
@@ -89,7 +89,7 @@ export class LiveScreen {
     }
   }
 
-  /** What others write to the stream goes above what is drawn, which is there again with the next drawing. */
+  /** Puts others' output to the stream above the drawing, which comes back with the next one. */
   #guard(stream: ConsoleStream): void {
     // oxlint-disable-next-line typescript/unbound-method
     const { write } = stream
@@ -103,7 +103,7 @@ export class LiveScreen {
     }
     stream.write = guarded
     this.#release.push(() => {
-      // Somebody else may have put a guard of their own around this one.
+      // Others may have wrapped this function in the meantime.
       if (stream.write === guarded) stream.write = write
     })
   }

@@ -6,7 +6,7 @@ import { healthOf, LIMITS } from '../health.ts'
 import { textWidth } from './text-width.ts'
 
 export type Style = 'bold' | 'dim' | 'red' | 'yellow' | 'green' | 'cyan'
-/** Colours a text, or gives it back as it is. */
+/** Colours a text, or returns it unchanged. */
 export type Paint = (style: Style, text: string) => string
 export const plain: Paint = (_style, text) => text
 
@@ -18,7 +18,7 @@ interface StepLine {
   rewards: readonly (number | null)[]
   /** Seconds of this step. */
   seconds?: number
-  /** Seconds to the end of the run, where it can be told. */
+  /** Seconds to the end of the run, where that is known. */
   eta?: number
 }
 
@@ -84,7 +84,7 @@ export function supervisedLine(line: StepLine, paint: Paint = plain, width = Inf
   return fitted(parts, width)
 }
 
-/** The parts on one line; the higher the rank, the sooner one is left out where there is no room for all. */
+/** Joins the parts on one line; where there is no room, parts with the highest rank are left out first. */
 function fitted(all: readonly { rank: number; text: string }[], width: number): string {
   const parts = [...all]
   const whole = () => parts.map(({ text }) => text).join(' | ')
@@ -141,7 +141,7 @@ export function pickSamples(rollouts: readonly ScoredRollout[], count: number): 
   return picked
 }
 
-/** One rollout in full: the end of its prompt, its completion, what it earned. Lines of text, ready to print. */
+/** One rollout in full: the end of its prompt, its completion, its rewards. Lines of text, ready to print. */
 export function sampleLines(
   sample: ScoredRollout,
   limits: { prompt?: number; completion?: number } = {},

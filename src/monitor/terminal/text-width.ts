@@ -1,4 +1,4 @@
-/** How much room text takes in a terminal. */
+/** The width of text in a terminal. */
 
 /** East Asian wide and fullwidth characters, and pictures: two columns each. */
 const WIDE =
@@ -12,7 +12,7 @@ export const withoutStyle = (text: string): string => text.replace(STYLE, '')
 
 const columnsOf = (char: string): number => (NONE.test(char) ? 0 : WIDE.test(char) ? 2 : 1)
 
-/** Columns that a line takes; colours take none. */
+/** The columns of a line; colour codes have none. */
 export function textWidth(text: string): number {
   let width = 0
   for (const char of withoutStyle(text)) width += columnsOf(char)

@@ -1,4 +1,4 @@
-/** The routes below /api: what they take, and which reader answers. Wrong words are a 400 that names them. */
+/** The routes below /api: their parameters, and which reader answers. Bad parameters get a 400 that names them. */
 import { createReadStream } from 'node:fs'
 import { readdir } from 'node:fs/promises'
 import { Readable } from 'node:stream'
@@ -18,7 +18,7 @@ import type { Run, Runs } from './runs.ts'
 import { TimelineFile } from './timeline.ts'
 import type { RolloutQuery, RunDetails } from './types.ts'
 
-/** Of so many runs at once: one takes up to 100 MB. */
+/** The most runs in one request: one may take up to 100 MB. */
 const mostTokenizers = 4
 
 interface ApiParts {
@@ -56,7 +56,7 @@ export function addApi(app: Hono, parts: ApiParts): void {
     const opened = tokenizers.get(key, () => open(model, run.path))
     tokenizers.trim()
     const found = await opened
-    // A model that is not there may come later.
+    // A missing model may be there later.
     if (typeof found === 'string') tokenizers.delete(key)
     return found
   }
@@ -124,7 +124,7 @@ export function addApi(app: Hono, parts: ApiParts): void {
 
   app.get('/api/events', (context) => {
     const age = new Words(context.req.query()).number('age')
-    // A page that was cut off says itself which event it heard last.
+    // A page that lost its connection sends the id of its last event.
     const last = Number(context.req.header('last-event-id') || NaN)
     const since = Number.isFinite(last) ? last : age === undefined ? undefined : Date.now() - age
     return new Response(eventStream(events, since), { headers: { 'content-type': 'text/event-stream' } })
@@ -135,14 +135,14 @@ export function addApi(app: Hono, parts: ApiParts): void {
     const file = await openFile(run.file('report.html'))
     if (!file) throw new ViewError(404, `${run.id} has no report.html yet: ${CLI} report writes one.`)
     await file.close()
-    // The report loads nothing and runs nothing, whatever stands in it.
+    // This policy lets the report load and run nothing, whatever it contains.
     context.header('content-security-policy', "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox")
     context.header('content-type', 'text/html; charset=utf-8')
     return context.body(Readable.toWeb(createReadStream(run.file('report.html'))) as ReadableStream)
   })
 }
 
-/** What the newest start of the run wrote down of itself (cli/run-origin.ts). */
+/** The versions and changes that the newest start of the run recorded (cli/run-origin.ts). */
 async function originOf(run: Run): Promise<Pick<RunDetails, 'versions' | 'gitDiff'>> {
   const names = await readdir(run.file('logs')).catch(() => [])
   const newest = numbersIn(names, /^attempt_(\d{1,9})\.versions\.json$/).at(-1)
@@ -174,7 +174,7 @@ function queryOf(words: Words): RolloutQuery {
   return { ...query, ...(error && { error: error === 'true' || error === '1' }) }
 }
 
-/** Words of a request, each of which says what is wrong with it. Empty ones count as left out. */
+/** Query parameters of a request; errors name the parameter. Empty ones count as not given. */
 class Words {
   readonly #words: Record<string, string>
 
@@ -191,7 +191,7 @@ class Words {
     return word === '' ? undefined : word
   }
 
-  /** A part may hold a comma of its own, encoded once more. */
+  /** Commas inside a part are encoded twice. */
   list(name: string): string[] {
     const parts = (this.text(name) ?? '').split(',').filter((part) => part !== '')
     return parts.map((part) => {
@@ -225,7 +225,7 @@ class Words {
   }
 }
 
-/** Server-Sent Events, whose ids are times, and a comment every 15 s that keeps the connection. */
+/** Server-Sent Events, with times as ids, and a comment every 15 s that keeps the connection alive. */
 function eventStream(events: Events, since: number | undefined): ReadableStream<Uint8Array> {
   const encoder = new TextEncoder()
   let stop = (): void => {}

@@ -1,12 +1,12 @@
-/** What the viewer keeps in memory of large files. */
+/** A cache for what the viewer has read from large files. */
 
-/** Keeps what was used last, up to a weight. */
+/** Keeps the most recently used values, up to a total weight. */
 export class Cache<T> {
   readonly #most: number
   readonly #weigh: (value: T) => number
   readonly #items = new Map<string, T>()
 
-  /** @param weigh of a value now; it may grow between two calls of `get` */
+  /** @param weigh the current weight of a value, which may grow between two calls of `get` */
   constructor(most: number, weigh: (value: T) => number) {
     this.#most = most
     this.#weigh = weigh
@@ -23,7 +23,7 @@ export class Cache<T> {
     this.#items.delete(key)
   }
 
-  /** Lets go of what was used longest ago; the newest one stays, whatever it weighs. */
+  /** Drops the least recently used values; the newest one stays, whatever it weighs. */
   trim(): void {
     let total = [...this.#items.values()].reduce((sum, value) => sum + this.#weigh(value), 0)
     for (const [key, value] of this.#items) {

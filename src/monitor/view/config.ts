@@ -1,4 +1,4 @@
-/** A run's config.toml: as it stands, as flat keys, and where two runs differ. */
+/** A run's config.toml: its text, its flat keys, and where runs differ. */
 import { parse } from 'smol-toml'
 import type { CompareAnswer, FlatValue } from './types.ts'
 
@@ -12,7 +12,7 @@ export interface RunConfigText {
 
 const none: RunConfigText = { text: '', flat: {}, model: null, envs: [], maxSteps: null }
 
-/** A configuration that is no TOML (half a file, edited by hand) has a text and nothing else. */
+/** A file that is not valid TOML (incomplete, edited by hand) has a text and no keys. */
 export function readConfig(text: string | null): RunConfigText {
   if (text === null) return none
   let table: Record<string, unknown>

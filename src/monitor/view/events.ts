@@ -1,25 +1,25 @@
-/** Tells open pages what has changed on disk, also between what a page has read and when it began to listen. While nobody listens nothing is looked at. */
+/** Tells open pages what has changed on disk, including changes between a page's first read and its subscription. Without open pages nothing is watched. */
 import { mtimeOf, type Run, type Runs } from './runs.ts'
 import type { RunSummary, ViewEvent } from './types.ts'
 
-/** What is compared from one look to the next. */
+/** The state of a run that is compared between two looks. */
 interface Seen {
   metrics: number
   rollouts: number
   status: RunSummary['status']
 }
 
-/** `at`: the time (ms, as of Date.now) up to which all has been told with this event and those before it. */
+/** `at`: the time (ms, by Date.now) up to which everything has been reported with this event. */
 type Tell = (event: ViewEvent, at: number) => void
 
-/** Milliseconds that the time of a file may lie before the clock's at which it was written. */
+/** By how many milliseconds a file's time may be earlier than the clock at its writing. */
 const clockMs = 100
 
 export class Events {
   readonly #runs: Runs
   readonly #everyMs: number
   readonly #listeners = new Set<Tell>()
-  /** Those who have not heard yet what has changed since this time. */
+  /** Listeners that have not been told yet what has changed since this time. */
   readonly #behind = new Map<Tell, number>()
   #timer: NodeJS.Timeout | undefined
   #seen: Map<string, Seen> | undefined
@@ -62,18 +62,18 @@ export class Events {
     const behind = [...this.#behind]
     const at = Date.now()
     const now = new Map<string, Seen>()
-    // A folder that goes away while it is looked at is told of the next time.
+    // A folder that is removed during the look is reported the next time.
     try {
       for (const run of (await this.#runs.scan()).values()) now.set(run.id, await lookAt(run, this.#runs))
     } catch {
       return
     }
-    // Everybody has left meanwhile: whoever comes begins anew.
+    // All listeners have left meanwhile; the next one starts anew.
     if (this.#listeners.size === 0) return
     this.#seen = now
     if (before) this.#tellOf(changes(before, now), [...this.#listeners], at)
     for (const [tell, since] of behind) {
-      // Whether a run went is not known: the list is asked for again.
+      // A run may have been removed: pages must load the list again.
       this.#tellOf([...changesSince(since, now), { run: null, kind: 'runs' }], [tell], at)
       if (this.#behind.get(tell) === since) this.#behind.delete(tell)
     }
@@ -105,7 +105,7 @@ function changesSince(since: number, now: Map<string, Seen>): ViewEvent[] {
   return events
 }
 
-/** The folder of rollouts changes with each new file; the newest file, while rollouts are added to it. */
+/** The folder's time changes with each new file, the newest file's time while rollouts are added to it. */
 async function lookAt(run: Run, runs: Runs): Promise<Seen> {
   const { status } = await runs.summary(run)
   const newest = (await run.rolloutSteps()).at(-1)

@@ -1,13 +1,13 @@
 /**
- * Who may look. Runs hold prompts, answers and configurations, so everything needs the key, on loopback too (other users of the machine reach it). The key
- * stands in the URL once and becomes a cookie that scripts cannot read and other sites do not send; programs send it as a header.
+ * Access control. Runs contain prompts, answers and configurations, so everything needs the key, on loopback too (other users of the machine reach it).
+ * The key is in the URL once and becomes a cookie that scripts cannot read and other sites do not send; programs send it as a header.
  */
 import { createHmac } from 'node:crypto'
 import type { MiddlewareHandler } from 'hono'
 import { CLI } from '../../common/commands.ts'
 import { digest, isKnown, isLoopback } from '../../common/servers.ts'
 
-/** An answer that is no success. */
+/** An error with an HTTP status. */
 export class ViewError extends Error {
   override name = 'ViewError'
   readonly status: 400 | 401 | 403 | 404 | 405
@@ -27,18 +27,18 @@ const headers = {
 }
 
 /**
- * Takes the key out of the page's address and history; a redirect would be sent without a SameSite=Strict cookie where the link was clicked on another
- * site (a terminal in a browser). What stands behind the # goes with it.
+ * Removes the key from the page's address and history and keeps the # part. A script, not a redirect: after a click on another site (a terminal in a
+ * browser) the redirected request would lack the SameSite=Strict cookie.
  */
 const exchanged = `<!doctype html><meta charset="utf-8"><title>dawn-rl</title><script>location.replace(location.pathname + location.hash)</script>
 <noscript><meta http-equiv="refresh" content="0;url=./"></noscript>`
 const exchangedPolicy = `default-src 'none'; script-src 'sha256-${digest('location.replace(location.pathname + location.hash)').toString('base64')}'`
 
-/** All checks of a request, before anything is looked at. `port` is known once the server listens. */
+/** All checks of a request, before anything else. `port` is known once the server listens. */
 export function guard(options: { key: string; loopback: boolean; port: () => number }): MiddlewareHandler {
   const { key, loopback, port } = options
   const keys = [digest(key)]
-  // Not the key itself: what a browser keeps opens this server alone, and only as long as its key.
+  // Not the key itself: the cookie is valid for this server only, and only with this key.
   const ticket = createHmac('sha256', key).update('cookie of dawn-rl view').digest('hex')
   const tickets = [digest(ticket)]
   return async (context, next) => {
@@ -53,7 +53,7 @@ export function guard(options: { key: string; loopback: boolean; port: () => num
       context.header('allow', 'GET')
       throw new ViewError(405, `Nothing is changed here: ${req.method} is refused, GET alone is answered.`)
     }
-    // Cookies know no ports: each server on this machine has its own name.
+    // Cookies ignore ports, so each server on this machine uses its own cookie name.
     const cookie = `dawn_rl_view_${port()}`
     const given = req.query('key')
     if (given !== undefined && !req.path.startsWith('/api/')) {

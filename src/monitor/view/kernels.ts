@@ -1,4 +1,4 @@
-/** The GPU's time by kernel: of the run's trace (trace.json, written by `--trace`), or of a bench report that lies there (bench.json). */
+/** The GPU's time by kernel: from the run's trace (trace.json, written by `--trace`), or from a bench report in the folder (bench.json). */
 import { lstat } from 'node:fs/promises'
 import { basename } from 'node:path'
 import { TRAIN } from '../../common/commands.ts'
@@ -34,7 +34,7 @@ async function stampOf(path: string): Promise<string> {
   return await lstat(path).then(({ ino, size, mtimeMs }) => `${ino}:${size}:${mtimeMs}`, () => '-') // prettier-ignore
 }
 
-/** Sums over the events of the trace's GPU tracks, an event a line. */
+/** Sums over the events of the trace's GPU tracks; the file has one event on each line. */
 async function ofTrace(run: Run, command: string): Promise<KernelsAnswer | null> {
   await using file = await openFile(run.file('trace.json'))
   if (!file) return null
@@ -59,7 +59,7 @@ async function ofTrace(run: Run, command: string): Promise<KernelsAnswer | null>
   return { source: 'trace', rows: rows.toSorted((a, b) => b.ms - a.ms), command, notes }
 }
 
-/** The first line is an object that the list of events stands in: what it says about itself. */
+/** The trace's own description, from the first line, which begins the object that contains the events. */
 function notesOf(line: Buffer): string[] {
   const head = parseRow<{ otherData?: Record<string, unknown> }>(Buffer.concat([line, Buffer.from(']}')]))
   const { steps, level, notes } = head?.otherData ?? {}
@@ -82,7 +82,7 @@ interface BenchRow {
   gbs?: unknown
 }
 
-/** What `node cli.js bench --out bench.json` wrote: each kernel once, at its shape. */
+/** The rows of `node cli.js bench --out bench.json`: each kernel with its shape. */
 async function ofBench(run: Run, command: string): Promise<KernelsAnswer | null> {
   const text = await readSmall(run.file('bench.json'))
   const report = text === null ? null : parseRow<{ bench?: unknown; rows?: unknown }>(Buffer.from(text))

@@ -1,22 +1,22 @@
 /**
- * Files of JSON lines that may be large, may grow, and may end in half a line: read in chunks, never whole. Only lines with their line break count; what
- * follows the last one is still being written (or was cut off).
+ * Reads files of JSON lines that may be large, may grow, and may end in an incomplete line: in chunks, never whole. Only lines with a line break count;
+ * the rest is still being written (or was cut off).
  */
 import { closeSync, constants, lstatSync, openSync, readFileSync } from 'node:fs'
 import { open, type FileHandle } from 'node:fs/promises'
 
 const chunkBytes = 1 << 18
-/** Files up to it are read whole. */
+/** Files up to this size are read whole. */
 const smallBytes = 1 << 20
-/** A longer line is no row of ours: it is skipped, and keeps its number. */
+/** Longer lines are skipped, but counted. */
 const longestLine = 64 << 20
-/** No links are followed: what is shown lies in the folder. */
+/** Links are not followed, so that only files in the folder are shown. */
 const flags = constants.O_RDONLY | (constants.O_NOFOLLOW ?? 0)
 
-/** Bytes before the end of what was read that must still be there: a file of the same number may be another one (numbers are used again). */
+/** How many bytes before the last read position are compared to recognise a new file with the same inode number (these are reused). */
 const tailBytes = 256
 
-/** What a file was when it was read: another one, or one that shrank, is read anew. */
+/** The identity of the file that was read. A different file, or one that shrank, is read from the start. */
 interface FileStamp {
   ino: number
   size: number
@@ -32,7 +32,7 @@ export async function openFile(path: string): Promise<FileHandle | null> {
   }
 }
 
-/** A small file as text; null where there is none, or it is larger than 4 MiB. */
+/** A small file as text; null where it is missing or larger than 4 MiB. */
 export async function readSmall(path: string): Promise<string | null> {
   await using file = await openFile(path)
   if (!file) return null
@@ -41,10 +41,10 @@ export async function readSmall(path: string): Promise<string | null> {
 }
 
 /**
- * The lines of a file from an offset on (a line's begin). Bytes are valid until the next one is asked for.
- * @param from where to begin
- * @param size where to stop reading; what grows meanwhile is for the next time
- * @returns `line` is null where it is longer than `longestLine`; `next`: where the next line begins
+ * The lines of a file from an offset on. The bytes are valid until the next line is read.
+ * @param from where to begin: the start of a line
+ * @param size where to stop, even if the file grows meanwhile
+ * @returns `line` is null where it is longer than `longestLine`; `next`: the offset of the next line
  */
 export async function* linesOf(
   file: FileHandle,
@@ -74,7 +74,7 @@ export async function* linesOf(
   }
 }
 
-/** A line as an object; null where it is none. */
+/** A line parsed as an object; null where it is none. */
 export function parseRow<T extends object>(line: Buffer | null): T | null {
   if (!line || line.length === 0) return null
   try {
@@ -93,12 +93,12 @@ export async function rowAt<T extends object>(path: string, start: number): Prom
   return null
 }
 
-/** Something that is made of a file line by line, and goes on where the file has grown. */
+/** Data built from a file line by line, and continued when the file has grown. */
 export abstract class GrowingFile {
   readonly path: string
   #stamp: FileStamp | undefined
   #read = 0
-  /** As a text: a small buffer would keep the large one alive that it was cut from. */
+  /** As a string, since a slice of a buffer would keep the whole buffer alive. */
   #tail = ''
   #busy: Promise<boolean> | undefined
 
@@ -106,13 +106,13 @@ export abstract class GrowingFile {
     this.path = path
   }
 
-  /** Reads what is new. Calls at the same time are one. @returns whether the file is there */
+  /** Reads new lines. Concurrent calls share one read. @returns whether the file exists */
   refresh(): Promise<boolean> {
     this.#busy ??= this.#refresh().finally(() => (this.#busy = undefined))
     return this.#busy
   }
 
-  /** Everything is forgotten: the file is another one. */
+  /** Forgets everything, as the file was replaced. */
   protected abstract reset(): void
   /** A line of the file. `start`: its offset. */
   protected abstract take(line: Buffer | null, start: number): void
@@ -126,7 +126,7 @@ export abstract class GrowingFile {
     const { ino, size, mtimeMs } = now
     const known = this.#stamp
     if (known && known.ino === ino && known.size === size && known.mtimeMs === mtimeMs) return true
-    // A file that has changed and not grown was written anew.
+    // A file that has changed without growing was rewritten.
     if (known && (known.ino !== ino || size <= known.size)) this.#forget()
     if (size <= smallBytes) this.#takeSmall()
     else await this.#takeLarge(size)
@@ -134,7 +134,7 @@ export abstract class GrowingFile {
     return true
   }
 
-  /** At once: promises of a file system take ten times as long as a small file itself, and there are thousands. */
+  /** Synchronous: with promises, reading thousands of small files would take ten times as long. */
   #takeSmall(): void {
     const fd = openSync(this.path, flags)
     try {

@@ -1,16 +1,16 @@
-/** metrics.jsonl as columns: what charts want, and a tenth of what rows of objects take. */
+/** metrics.jsonl as columns, as charts need them, in a tenth of the memory of row objects. */
 import { mean } from '../aggregate.ts'
 import { LIMITS, type Limits } from '../health.ts'
 import { metricInfo, METRICS } from '../metrics-table.ts'
 import { GrowingFile, parseRow } from './lines.ts'
 import type { EvalRow, GlossaryEntry, MetricsAnswer, RunSummary } from './types.ts'
 
-/** The rows of a file by step, ascending; rows of one step are one (an evaluation may be written after its step). */
+/** The rows of a file by step, ascending; rows with the same step are merged (an evaluation may be written after its step). */
 export class MetricsTable extends GrowingFile {
-  /** Lines that were rows. */
+  /** Number of lines that were rows. */
   rows = 0
   steps: number[] = []
-  /** By key; shorter than `steps` where the last rows have none. */
+  /** Columns by key; shorter than `steps` where the last rows lack the key. */
   readonly columns = new Map<string, (number | null)[]>()
 
   get cells(): number {
@@ -41,7 +41,7 @@ export class MetricsTable extends GrowingFile {
     return this.columns.get(key)?.[at] ?? null
   }
 
-  /** Where a step stands; nearly always behind all others. */
+  /** The index of a step, which is nearly always the last. */
   #place(step: number): number {
     const last = this.steps.at(-1)
     if (last === undefined || step > last) return this.steps.push(step) - 1
@@ -52,7 +52,7 @@ export class MetricsTable extends GrowingFile {
     return at
   }
 
-  /** Columns of the keys asked for, from a step on; thinned out where they are more than `points`. */
+  /** Columns of the given keys from a step on; thinned out to about `points` rows. */
   answer(keys: readonly string[], from: number, points?: number): MetricsAnswer {
     const begin = this.steps.findIndex((step) => step >= from)
     const range = begin < 0 ? [] : Array.from({ length: this.steps.length - begin }, (_, i) => begin + i)
@@ -61,7 +61,7 @@ export class MetricsTable extends GrowingFile {
     return { keys: [...this.columns.keys()], steps: chosen.map((at) => this.steps[at]), series, rows: this.rows }
   }
 
-  /** Rewards in short. */
+  /** A summary of the rewards. */
   reward(): RunSummary['reward'] {
     const rewards = (this.columns.get('reward') ?? []).filter((value) => value !== null)
     if (rewards.length === 0) return null
@@ -72,7 +72,7 @@ export class MetricsTable extends GrowingFile {
     return { first: rewards[0], last: rewards.at(-1)!, best, points: sparkline }
   }
 
-  /** The rows that hold an evaluation. Column by column: most cells of a long run are empty. */
+  /** The rows with an evaluation. Searched by column, as most cells are empty. */
   evalRows(): EvalRow[] {
     const rows: EvalRow[] = []
     for (const [key, column] of this.columns) {
@@ -86,8 +86,8 @@ export class MetricsTable extends GrowingFile {
 }
 
 /**
- * Rows that keep the look of all series: of each bucket of rows those where a series is smallest and largest, and the first and last row of all.
- * More series make smaller shares of the buckets, so the answer has about `points` rows in any case.
+ * Thins out rows and keeps the shape of all series: in each bucket the rows with the smallest and largest value of each series, and the first and last row
+ * of all. With more series there are fewer buckets, so the answer always has about `points` rows.
  */
 function thinned(table: MetricsTable, keys: readonly string[], range: number[], points: number): number[] {
   const buckets = Math.max(1, Math.floor(points / (2 * Math.max(1, keys.length))))
@@ -108,7 +108,7 @@ function thinned(table: MetricsTable, keys: readonly string[], range: number[], 
   return [...kept].toSorted((a, b) => a - b)
 }
 
-/** Words to metrics: of the keys given, or of all there are in the table. Keys of the user's own have an entry too. */
+/** Descriptions of the given keys, or of the whole table. Users' own keys have an entry too. */
 export function glossary(keys: readonly string[] = Object.keys(METRICS)): Record<string, GlossaryEntry> {
   return Object.fromEntries(keys.map((key) => [key, entryOf(key)]))
 }
@@ -122,7 +122,7 @@ function entryOf(key: string): GlossaryEntry {
   return { label: key.replace(/\/mean$/, ''), unit, help: formula, healthy, group, range: rangeOf(info.name, healthy) }
 }
 
-/** The bounds of the table of limits; else those that the words name: 'under 0.1', 'above 0.3', '0'. */
+/** The bounds of health.ts, or those in the words: 'under 0.1', 'above 0.3', '0'. */
 function rangeOf(name: string, words: string): GlossaryEntry['range'] {
   const limits: Limits | undefined = Object.hasOwn(LIMITS, name) ? LIMITS[name as keyof typeof LIMITS] : undefined
   const first = /^(under|above) (\d+(?:\.\d+)?)/.exec(words)

@@ -1,4 +1,4 @@
-/** One rollout in full: its tokens with all that is known of each, its turns, and the other answers to the same task. */
+/** One rollout in full: its tokens with all numbers for each, its turns, and the other answers to the same task. */
 import { mean } from '../aggregate.ts'
 import type { RolloutRow, TokensRow } from '../rollout-writer.ts'
 import { rowAt } from './lines.ts'
@@ -6,11 +6,11 @@ import { messagesOf, type Rollouts } from './rollouts.ts'
 import type { Run } from './runs.ts'
 import type { RolloutDetails, TokenKind, ViewSibling, ViewToken, ViewTurn } from './types.ts'
 
-/** Ids to bytes: of a tokenizer, which is another room's. */
+/** Turns ids into bytes; implemented by a tokenizer of another room. */
 export interface TokenBytes {
-  /** Where it comes from. */
+  /** Where the tokenizer is from. */
   about: string
-  /** The bytes that a token stands for, which need not be whole characters; null for an id without one. */
+  /** The bytes of a token, which may be incomplete characters; null for an unknown id. */
   bytes: (id: number) => Uint8Array | null
 }
 
@@ -44,7 +44,7 @@ const siblingOf = ({ step, row, index, reward, advantage, tokens, turns, truncat
   step, row, index, reward, advantage, tokens, turns, truncated, error,
 }) // prettier-ignore
 
-/** The token row: on the line of the same number, unless a killed run left one of the files a line short. */
+/** Finds the token row: on the line with the same number, unless a killed run left one of the files one line short. */
 async function tokensOf(run: Run, rollouts: Rollouts, step: number, row: number, of: RolloutRow): Promise<TokensRow | null> {
   const { path, starts } = await rollouts.tokens(run, step)
   const isIt = (found: TokensRow | null): boolean =>
@@ -92,7 +92,7 @@ function viewTokens(
   return { tokens, turns }
 }
 
-/** @param follows whether it has a token before it: the first of a sequence is predicted by nothing */
+/** @param follows whether a token precedes it: the first token of a sequence is not predicted */
 function sampledToken(row: TokensRow, i: number, advantage: RolloutRow['advantage'], follows: boolean): ViewToken {
   const known = (list: readonly (number | null)[] | undefined): number | undefined => list?.[i] ?? undefined
   const [id, logprob] = [row.completion_ids[i], known(row.logprobs)]
@@ -116,7 +116,7 @@ function sampledToken(row: TokensRow, i: number, advantage: RolloutRow['advantag
   return token
 }
 
-/** Of each turn, what stands between the answer before and its own: a tool's result, or other words of the environment. */
+/** For each turn, whether a tool or the environment wrote the text before its answer. */
 function kindsBetween(completion: unknown): TokenKind[] {
   const kinds: TokenKind[] = ['prompt']
   let kind: TokenKind = 'env'
@@ -129,7 +129,7 @@ function kindsBetween(completion: unknown): TokenKind[] {
   return kinds
 }
 
-/** Gives tokens from `begin` on, one sequence, their texts: a character belongs to the token that completes it. */
+/** Sets the texts of the tokens from `begin` on, which are one sequence. A character belongs to the token that completes it. */
 function spell(tokens: ViewToken[], begin: number, { bytes }: TokenBytes): void {
   const decoder = new TextDecoder('utf-8', { ignoreBOM: true })
   for (const token of tokens.slice(begin)) {

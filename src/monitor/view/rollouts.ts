@@ -1,4 +1,4 @@
-/** Rollouts of a run: each step's file as a list of short summaries, and a search over them from the newest step back. */
+/** Rollouts of a run: a list of summaries for each step's file, and a search from the newest step back. */
 import { setImmediate as turn } from 'node:timers/promises'
 import type { Message } from '../../common/types.ts'
 import { reaches } from '../aggregate.ts'
@@ -8,11 +8,11 @@ import { GrowingFile, linesOf, openFile, parseRow } from './lines.ts'
 import type { Run } from './runs.ts'
 import type { RolloutQuery, RolloutsAnswer, RolloutSummary } from './types.ts'
 
-/** Summaries that are kept in memory: some 60 MB. */
+/** How many summaries are kept in memory: about 60 MB. */
 const mostSummaries = 100_000
 const previewLength = 160
 
-/** rollouts/step_N.jsonl: where each line begins, and what it says in short; null for a line that is no row. */
+/** rollouts/step_N.jsonl: the offset of each line, and its summary; null for a line that is no row. */
 class RolloutFile extends GrowingFile {
   readonly step: number
   starts: number[] = []
@@ -54,12 +54,12 @@ export class Rollouts {
 
   #opened = 0
 
-  /** A step's file as it is now. */
+  /** The current state of a step's file. */
   async file(run: Run, step: number): Promise<RolloutFile> {
     const path = run.file('rollouts', `step_${step}.jsonl`)
     const file = this.#files.get(path, () => new RolloutFile(path, step))
     await file.refresh()
-    // Not each time: it goes through all of them.
+    // Not on every call, as this visits all entries.
     if (++this.#opened % 100 === 0) this.#files.trim()
     return file
   }
@@ -73,8 +73,8 @@ export class Rollouts {
   }
 
   /**
-   * Goes through the steps from the newest (or, sorted by `step`, the oldest) until all are seen or `milliseconds` are over; the first one is always
-   * seen whole. What was summed up before costs nothing, so the same question asked again reaches further.
+   * Searches the steps from the newest (or, sorted by `step`, the oldest) until all are done or `milliseconds` have passed; the first step is always
+   * searched whole. Summaries are cached, so the same query asked again gets further.
    */
   async search(run: Run, query: RolloutQuery, milliseconds = 2000): Promise<RolloutsAnswer> {
     const { sort = '-step', limit = 100, offset = 0 } = query
@@ -88,7 +88,7 @@ export class Rollouts {
     let truncated = false
     let breath = performance.now()
     for (const step of steps) {
-      // Others are answered too.
+      // Let other requests have a turn.
       if (performance.now() - breath > 20) {
         await turn()
         breath = performance.now()
@@ -99,7 +99,7 @@ export class Rollouts {
       }
       const file = await this.file(run, step)
       const found = file.summaries.filter((summary) => summary !== null).filter((summary) => fits(summary, query))
-      // One by one: a call does not take as many arguments as an evaluation may have rollouts.
+      // Pushed one by one: an evaluation may have more rollouts than a call can have arguments.
       for (const match of query.text ? await withText(file, found, query.text) : found) matches.push(match)
       searched = Math.min(searched ?? Infinity, step)
     }
@@ -121,12 +121,12 @@ function fits(summary: RolloutSummary, query: RolloutQuery): boolean {
   )
 }
 
-/** Those of them in whose prompt, completion or answer the text stands. */
+/** Those that contain the text in prompt, completion or answer. */
 async function withText(source: RolloutFile, candidates: RolloutSummary[], text: string): Promise<RolloutSummary[]> {
   await using file = candidates.length > 0 ? await openFile(source.path) : null
   if (!file) return []
   const wanted = text.toLowerCase()
-  // As it stands in JSON: most lines need not be parsed.
+  // Searched in its JSON form first, so that most lines need not be parsed.
   const escaped = JSON.stringify(wanted).slice(1, -1)
   const byStart = new Map(candidates.map((summary) => [source.starts[summary.row], summary]))
   const found: RolloutSummary[] = []
@@ -142,7 +142,7 @@ async function withText(source: RolloutFile, candidates: RolloutSummary[], text:
 function orderOf(sort: NonNullable<RolloutQuery['sort']>): (a: RolloutSummary, b: RolloutSummary) => number {
   const key = sort.replace('-', '') as 'reward' | 'tokens' | 'advantage'
   const sign = sort.startsWith('-') ? -1 : 1
-  // Those without a value come last either way.
+  // Rows without a value come last in either order.
   const rank = (summary: RolloutSummary): number => (summary[key] === null ? Infinity : sign * summary[key])
   return (a, b) => {
     const [x, y] = [rank(a), rank(b)]
@@ -150,7 +150,7 @@ function orderOf(sort: NonNullable<RolloutQuery['sort']>): (a: RolloutSummary, b
   }
 }
 
-/** Messages of a row, whatever stands in the file. */
+/** The messages of a row, whatever the file contains. */
 export function messagesOf(value: unknown): Message[] {
   if (typeof value === 'string') return [{ role: 'user', content: value }]
   return Array.isArray(value)
@@ -158,13 +158,13 @@ export function messagesOf(value: unknown): Message[] {
     : []
 }
 
-/** A part of a row as text, whatever stands in the file. */
+/** A field of a row as text, whatever the file contains. */
 const plain = (value: unknown): string =>
   typeof value === 'string' ? value : value === undefined || value === null ? '' : JSON.stringify(value)
 
 const contentOf = ({ content }: Message): string => plain(content)
 
-/** Names and arguments of calls, which are JSON already: as JSON once more they would have a backslash before each quote. */
+/** Names and arguments of calls. Arguments are JSON already; encoded again, every quote would get a backslash. */
 const callsOf = ({ tool_calls: calls }: Message): string[] =>
   Array.isArray(calls) ? calls.flatMap((call) => [plain(call?.function?.name), plain(call?.function?.arguments)]) : []
 
@@ -213,7 +213,7 @@ function errorOf(error: unknown): string | null {
   return (typeof message === 'string' ? message : typeof name === 'string' ? name : 'failed').slice(0, 300)
 }
 
-/** One line, and not a half of a character that takes two; a copy, since a part of a string keeps the whole of it in memory. */
+/** Cut to one line, not inside a surrogate pair, and copied, since a slice of a string keeps the whole string in memory. */
 function short(text = ''): string {
   const line = text
     .slice(0, previewLength * 4)

@@ -1,6 +1,6 @@
 /**
- * The runs below a folder. An id is looked up among those that were found, so no path is ever made of what a request says; links are not followed.
- * Files are read when they are asked for, and again only where they have changed.
+ * The runs below a folder. Ids are looked up among the found runs, so a request's text never becomes a path; links are not followed.
+ * Files are read on demand, and again only when they have changed.
  */
 import { constants, lstatSync } from 'node:fs'
 import { access, lstat, readdir, stat } from 'node:fs/promises'
@@ -13,13 +13,13 @@ import { readSmall } from './lines.ts'
 import { MetricsTable } from './metrics.ts'
 import type { RunSummary } from './types.ts'
 
-/** Folders below the outputs folder that are looked into for runs. */
+/** How many levels below the outputs folder are searched for runs. */
 const depth = 4
 const mostRuns = 5000
-/** Numbers of metrics that are kept in memory: some 64 MB. */
+/** How many numbers of metrics are kept in memory: about 64 MB. */
 const mostCells = 8_000_000
 
-/** A run's files as they were when a summary was made of them. */
+/** A run's summary, and the state of the files that it was made from. */
 interface Known {
   stamp: string
   summary: RunSummary
@@ -67,7 +67,7 @@ export class Runs {
     this.root = root
   }
 
-  /** All runs there are now, by id. */
+  /** All current runs, by id. */
   async scan(): Promise<Map<string, Run>> {
     const found = new Map<string, Run>()
     const look = async (path: string, id: string, level: number): Promise<void> => {
@@ -89,14 +89,14 @@ export class Runs {
     return found
   }
 
-  /** A run that was found; looks anew where there is none of that id yet. */
+  /** The run with this id; searches again where it is not known yet. */
   async get(id: string): Promise<Run | undefined> {
     const run = this.#runs.get(id)
     if (run && (await exists(run.path))) return run
     return (await this.scan()).get(id)
   }
 
-  /** The metrics of a run, as they are on disk now. */
+  /** The current metrics of a run. */
   async metrics(run: Run): Promise<MetricsTable> {
     const table = this.#tables.get(run.id, () => new MetricsTable(run.file('metrics.jsonl')))
     await table.refresh()
@@ -104,7 +104,7 @@ export class Runs {
     return table
   }
 
-  /** Summaries of all runs, those that changed last first. */
+  /** Summaries of all runs, most recently changed first. */
   async list(): Promise<RunSummary[]> {
     const summaries: RunSummary[] = []
     for (const run of (await this.scan()).values()) summaries.push(await this.summary(run))
@@ -158,14 +158,14 @@ function statusOf(run: Run, step: number, maxSteps: number | null): RunSummary['
   return lock === 'dead' ? 'killed' : 'stopped'
 }
 
-/** All that a summary depends on, in a text. A lock is looked at each time: its process may be gone without a trace. */
+/** Everything that a summary depends on, as text. The lock is checked each time, as its process may have died. */
 async function stampOf(run: Run): Promise<string> {
   const names = ['metrics.jsonl', 'config.toml', 'rollouts', 'logs', 'trace.json', 'bench.json', 'report.html']
   const times = await Promise.all(names.map((name) => mtimeOf(run.file(name))))
   return [...times, lockState(run.file('run.lock'))].join(' ')
 }
 
-/** When a file or folder changed last; 0 where there is none, or it is a link. */
+/** The last change of a file or folder; 0 where it is missing or a link. */
 export async function mtimeOf(path: string): Promise<number> {
   try {
     const found = await lstat(path)

@@ -1,6 +1,6 @@
 /**
- * The server of `node cli.js view`: a folder of runs as a page and as JSON (types.ts). It only reads, answers GET alone, and needs no network. Rooms above
- * give it what they know: how tokens become text.
+ * The server of `node cli.js view`: a folder of runs as a page and as JSON (types.ts). It only reads, answers only GET, and needs no network. The caller
+ * provides the tokenizer, which other rooms know.
  */
 import { randomBytes } from 'node:crypto'
 import { createServer, type Server } from 'node:http'
@@ -19,34 +19,34 @@ import { contentSecurityPolicy, StaticFiles } from './static.ts'
 import type { ErrorAnswer } from './types.ts'
 
 export interface ViewOptions {
-  /** A folder with runs in it, at any depth up to 4, or one run's. */
+  /** A folder with runs, up to 4 levels deep, or the folder of one run. */
   outputs: string
-  /** Default 127.0.0.1. Another one needs a key. */
+  /** Default 127.0.0.1. Any other address needs a key. */
   host?: string
-  /** Default 0: a free one. */
+  /** Default 0: any free port. */
   port?: number
   /** Default: a random one. */
   key?: string
-  /** The tokenizer of a model, as a run's config names it, looked for near the run's folder; or a sentence that says why there is none. */
+  /** Finds the tokenizer of a run's model; or returns a sentence that says why there is none. */
   tokenizer?: (model: string | null, runFolder: string) => Promise<TokenBytes | string>
-  /** Between two looks at the files while a page is open. Default 1000. */
+  /** Milliseconds between two looks at the files while a page is open. Default 1000. */
   everyMs?: number
-  /** That a search of rollouts may take before it answers with what it has. Default 2000. */
+  /** Milliseconds after which a search of rollouts answers with what it has found. Default 2000. */
   searchMs?: number
-  /** Is told of faults of ours. Default: standard error. */
+  /** Called for internal errors. Default: prints to standard error. */
   log?: (line: string) => void
 }
 
 export interface RunningView {
-  /** With the key: what to open. */
+  /** The address to open, with the key. */
   url: string
-  /** Without. */
+  /** The address without the key. */
   origin: string
   key: string
   close(): Promise<void>
 }
 
-/** @throws UserError for a folder that is not there, an address that needs a key and has none, or one that cannot be listened on */
+/** @throws UserError for a missing folder, an address that needs a key without one, or an address or port that can't be used */
 export async function startView(options: ViewOptions): Promise<RunningView> {
   const { host = '127.0.0.1', log = (line) => console.error(line) } = options
   const root = resolve(options.outputs)
@@ -108,7 +108,7 @@ function fail(context: Context, status: ViewError['status'] | 500, message: stri
 function httpServer(app: Hono): Server {
   const listener = getRequestListener(app.fetch, {
     overrideGlobalObjects: false,
-    // What is no request at all: a Host or a path that makes no URL.
+    // An invalid request: Host and path make no URL.
     errorHandler: () =>
       new Response(JSON.stringify({ error: { message: 'The request is malformed.' } }), {
         status: 400,

@@ -1,13 +1,13 @@
 /**
- * The page's own files: those of page/ as they stand, and the libraries that it imports, from node_modules, under /vendor/. Names come from two lists
- * that are made at the start, so a path of a request is looked up and never put together.
+ * The page's files: those of page/, and the libraries that it imports from node_modules, under /vendor/. Paths of requests are looked up in two lists
+ * made at the start, and never become file paths.
  */
 import { createHash } from 'node:crypto'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { extname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
-/** Under /vendor/: where Node finds the module, and the file beside it where that is not the one for browsers. */
+/** Files under /vendor/: the module as Node resolves it, and another file beside it where browsers need that one. */
 const VENDOR: Readonly<Record<string, { module: string; file?: string }>> = {
   'preact.js': { module: 'preact' },
   'preact-hooks.js': { module: 'preact/hooks' },
@@ -36,7 +36,7 @@ interface StaticFile {
 const pageFolder = fileURLToPath(new URL('page/', import.meta.url))
 
 export class StaticFiles {
-  /** Path of a request to the file's path. */
+  /** File paths by request path. */
   readonly #paths = new Map<string, string>()
 
   constructor() {
@@ -51,7 +51,7 @@ export class StaticFiles {
     }
   }
 
-  /** The file at a path of a request ('/' is index.html), read anew each time; undefined where there is none. */
+  /** The file for a request path ('/' is index.html), read each time; undefined where there is none. */
   get(path: string): StaticFile | undefined {
     const file = this.#paths.get(path === '/' ? '/index.html' : path)
     return file && existsSync(file)
@@ -61,7 +61,7 @@ export class StaticFiles {
 }
 
 /**
- * What a page may load: files of this server, and of its inline scripts (the import map is one) those that stand in it now.
+ * The content security policy of a page: files of this server, and the inline scripts that it contains (the import map is one).
  * @param html the page
  */
 export function contentSecurityPolicy(html: string): string {

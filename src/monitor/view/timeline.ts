@@ -1,10 +1,10 @@
-/** logs/timeline.jsonl of a run (written by ../timeline-writer.ts): who ran when, a line a step. */
+/** logs/timeline.jsonl of a run (written by ../timeline-writer.ts): what ran when, a line for each step. */
 import type { TimelineRow } from '../timeline-writer.ts'
 import { GrowingFile, rowAt } from './lines.ts'
 import type { TimelineAnswer, TimelineSpan } from './types.ts'
 
 export class TimelineFile extends GrowingFile {
-  /** Where the line of each step begins; of a step that was made again after a resume, the last one. */
+  /** The offset of each step's line; of a step that was repeated after a resume, the last one. */
   readonly starts = new Map<number, number>()
   #newest = -1
 
@@ -18,18 +18,18 @@ export class TimelineFile extends GrowingFile {
   }
 
   protected take(line: Buffer | null, start: number): void {
-    // The step is the first word of the line; the rest is read when it is asked for.
+    // The step comes first in the line; the rest is read on demand.
     const found = /^\{"step":(\d{1,9}),/.exec(line?.subarray(0, 32).toString('latin1') ?? '')?.[1]
     if (!found) return
     const step = Number(found)
-    // A resumed run makes steps again: what came after them is gone.
+    // A resumed run repeats steps: later ones from before are dropped.
     if (step < this.#newest) for (const later of this.starts.keys()) if (later > step) this.starts.delete(later)
     this.starts.set(step, start)
     this.#newest = step
   }
 
   /**
-   * What ran during a step, and what ran for it before: a line holds what ended in its step, so those around it are looked at too.
+   * What ran during a step, and before it for it. A line has the spans that ended in its step, so the lines around it are read too.
    * @param step default: the last one
    */
   async answer(step = this.steps.at(-1)): Promise<TimelineAnswer> {
@@ -59,5 +59,5 @@ export class TimelineFile extends GrowingFile {
   }
 }
 
-/** More digits are noise of the sums. */
+/** Rounds off digits that are only rounding noise. */
 const rounded = (seconds: number): number => Math.round(seconds * 1e6) / 1e6
