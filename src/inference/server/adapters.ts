@@ -1,4 +1,4 @@
-/** /v1/load_lora_adapter and /v1/unload_lora_adapter. Folders are those below one root: a name in a request must not open any file of the machine. */
+/** /v1/load_lora_adapter and /v1/unload_lora_adapter. Folders must be below one root, so that a request cannot open any file of the machine. */
 import { realpath } from 'node:fs/promises'
 import { resolve, sep } from 'node:path'
 import type { Context } from 'hono'
@@ -9,7 +9,7 @@ import { loadAdapterBody, unloadAdapterBody } from './schemas/control.ts'
 
 /**
  * The real path of a folder that a request names, relative to the root or whole.
- * @throws HttpError 400 for one that is not below the root, by links too, 404 for one that is not there, 403 without a root
+ * @throws HttpError 400 for a folder that is not below the root (links are followed), 404 for a missing one, 403 without a root
  */
 export async function pathUnderRoot(root: string | undefined, path: string, field: string): Promise<string> {
   if (root === undefined) {

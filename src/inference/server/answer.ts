@@ -1,9 +1,9 @@
-/** A chat answer out of a completion's text: thinking split off, then calls of tools, then what is left. The same way for whole answers and streams. */
+/** Splits a completion's text into thoughts, tool calls and content, the same way for whole answers and streams. */
 import type { ToolCall } from '../../common/types.ts'
 import type { ReasoningStream } from '../parsers/reasoning.ts'
 import type { AnswerStream, ToolCallDelta, ToolParser } from '../parsers/types.ts'
 
-/** What a piece of text adds. */
+/** What a piece of text adds to the message. */
 interface MessageDelta {
   reasoning?: string
   content?: string
@@ -19,7 +19,7 @@ export class AnswerText {
   content = ''
   readonly toolCalls: ToolCall[] = []
 
-  /** @param most calls that are passed on */
+  /** @param most the most calls that are returned */
   constructor(reasoning: ReasoningStream | undefined, tools: ToolParser | undefined, most = Infinity) {
     this.#most = most
     this.#reasoning = reasoning
@@ -32,7 +32,7 @@ export class AnswerText {
     return this.#add({ reasoning }, content ? (this.#tools?.push(content) ?? { content }) : {})
   }
 
-  /** What was held back, when the text has ended. */
+  /** The text that was held back, at the end. */
   flush(): MessageDelta {
     const split = this.#reasoning?.flush()
     const first = split?.content ? (this.#tools?.push(split.content) ?? { content: split.content }) : {}
@@ -57,7 +57,7 @@ export class AnswerText {
   }
 }
 
-/** What two pieces of text add, one after the other. */
+/** Joins what two consecutive pieces add. */
 export function joined(a: MessageDelta, b: MessageDelta): MessageDelta {
   const reasoning = (a.reasoning ?? '') + (b.reasoning ?? '')
   const content = (a.content ?? '') + (b.content ?? '')

@@ -1,16 +1,16 @@
 /**
- * Who may ask. Keys are compared in constant time. On loopback, where no key is needed, a browser is what must be kept out: a page that someone visits
- * may send requests there, under a name that it had resolved to 127.0.0.1 (DNS rebinding) or blindly (a form). So the Host header must name this machine,
- * and a request that says which page it comes from (Origin) is refused unless that page is allowed.
+ * Authentication. Keys are compared in constant time. On loopback, where no key is needed, web pages must be kept out: a page in a browser
+ * may send requests there, by a name that it lets resolve to 127.0.0.1 (DNS rebinding) or blindly (a form). So the Host header must name this machine,
+ * and a request from a page (it has an Origin header) is refused unless that origin is allowed.
  */
 import type { MiddlewareHandler } from 'hono'
 import { digest, isKnown, isLoopback } from '../../common/servers.ts'
 import { HttpError } from './errors.ts'
 
-/** Answered without a key: that the server lives. */
+/** Paths that are answered without a key: whether the server is up. */
 const open = new Set(['/health', '/ping'])
 
-/** Checks `Authorization: Bearer KEY` of everything but /health and /ping. No keys: everyone may ask. */
+/** Checks `Authorization: Bearer KEY` for all paths but /health and /ping. Without keys everyone may ask. */
 export function requireKey(keys: readonly string[]): MiddlewareHandler {
   const known = keys.map(digest)
   return async (context, next) => {
@@ -26,7 +26,7 @@ export function requireKey(keys: readonly string[]): MiddlewareHandler {
   }
 }
 
-/** Refuses what comes from a browser's page that is not allowed, and, on loopback, what was sent to another name. */
+/** Refuses requests from pages that are not allowed and, on loopback, requests with another Host name. */
 export function guardBrowsers(options: { loopback: boolean; origins: readonly string[] }): MiddlewareHandler {
   const { loopback, origins } = options
   const any = origins.includes('*')

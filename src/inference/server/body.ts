@@ -1,4 +1,4 @@
-/** Bodies: read whole under a limit of bytes and of time, as JSON, and checked against a schema. What a schema does not know is named in the log. */
+/** Request bodies: read whole within limits of bytes and time, parsed as JSON, checked against a schema. Unknown fields are named in the log. */
 import type { Context } from 'hono'
 import type * as z from 'zod'
 import { jsonWithTools } from '../../common/json-floats.ts'
@@ -6,11 +6,11 @@ import { badRequest, HttpError } from './errors.ts'
 
 interface BodyLimits {
   maxBytes: number
-  /** Until the body is whole. */
+  /** How long the body may take to arrive. */
   ms: number
 }
 
-/** After an answer that came before the whole body, the connection is of no use: what is left of the body stands in it. */
+/** For answers sent before the whole body arrived: the connection cannot be reused, since the rest of the body is still in it. */
 const closing = { connection: 'close' }
 
 /**
@@ -47,14 +47,14 @@ async function readBytes(request: Request, { maxBytes, ms }: BodyLimits): Promis
   return pieces.length === 1 ? pieces[0] : Buffer.concat(pieces)
 }
 
-/** Objects and lists within each other. Schemas, templates and grammars go down into what they are given, as far as the stack goes. */
+/** Levels of nesting. Schemas, templates and grammars recurse into their input, and the stack is limited. */
 const MOST_LEVELS = 200
-/** Of all objects together. One with a million is a minute's work for the engine of JavaScript, in which everyone waits. */
+/** Fields of all objects together. An object with a million fields blocks the process for a minute. */
 const MOST_FIELDS = 250_000
-/** Objects and lists in all. Five million lists of one number each are half a minute's. */
+/** Objects and lists in total. Five million lists of one number each take half a minute. */
 const MOST_LISTS = 250_000
 
-/** JSON, looked at before it is parsed. @throws HttpError for more levels, fields or lists than are taken */
+/** Parses JSON after a quick scan. @throws HttpError for too many levels, fields or lists */
 export function checkSize(json: Uint8Array, what: string, field?: string): void {
   const refuse = (most: string) => badRequest(`${what} has more than ${most}; this server takes no more.`, field)
   let depth = 0
@@ -75,7 +75,7 @@ export function checkSize(json: Uint8Array, what: string, field?: string): void 
   }
 }
 
-/** The body as JSON. @throws HttpError for what is no JSON, no object, or not UTF-8 */
+/** The body as JSON. @throws HttpError for bad JSON, anything but an object, and bad UTF-8 */
 async function readJson(context: Context, limits: BodyLimits): Promise<Record<string, unknown>> {
   const type = context.req.header('content-type')?.split(';')[0].trim().toLowerCase()
   if (type !== 'application/json' && !type?.endsWith('+json')) {
@@ -105,9 +105,9 @@ async function readJson(context: Context, limits: BodyLimits): Promise<Record<st
   return value as Record<string, unknown>
 }
 
-/** Names of fields that a body has and what was taken of it has not; of objects and lists in it too. Null is as good as left out. */
+/** Names of fields in a body that its schema dropped, in nested objects and lists too. Null counts as not given. */
 function unknownFields(body: unknown, taken: unknown, prefix = '', found = new Set<string>()): Set<string> {
-  // What is taken as it is has nothing unknown.
+  // A value that the schema takes as it is has no unknown fields.
   if (body === taken || !isObject(body) || !isObject(taken)) return found
   if (Array.isArray(body) && Array.isArray(taken)) {
     for (let i = 0; i < body.length; i++) if (isObject(body[i])) unknownFields(body[i], taken[i], prefix, found)
@@ -122,11 +122,11 @@ function unknownFields(body: unknown, taken: unknown, prefix = '', found = new S
 
 const isObject = (value: unknown): value is Record<string, unknown> => typeof value === 'object' && value !== null
 
-/** Reads bodies by their schemas. */
+/** Reads bodies and checks them against schemas. */
 export class BodyReader {
   readonly #limits: BodyLimits
   readonly #warn: (message: string) => void
-  /** Fields that were named already, so that a client that always sends one does not fill the log. */
+  /** Fields that were logged already, so that a client that always sends one does not fill the log. */
   readonly #named = new Set<string>()
 
   constructor(limits: BodyLimits, warn: (message: string) => void) {
@@ -158,7 +158,7 @@ interface Issue {
   message: string
 }
 
-/** Of a field that may have several forms, what is wrong with the form that came nearest; where several came as near, the field's own words tell of all. */
+/** The problem of a field that may have several forms: that of the form that fits best; where several fit equally well, the field's own message. */
 function deepest(issue: z.core.$ZodIssue): Issue {
   if (issue.code !== 'invalid_union' || issue.errors.length === 0) return issue
   const inner = issue.errors
@@ -167,6 +167,6 @@ function deepest(issue: z.core.$ZodIssue): Issue {
     .map((inner) => deepest({ ...inner, path: [...issue.path, ...inner.path] } as z.core.$ZodIssue))
   const depth = Math.max(...inner.map(({ path }) => path.length))
   const nearest = inner.filter(({ path }) => path.length === depth)
-  // One that has the right type came nearer than those that have not.
+  // A form of the right type fits better than one of another type.
   return nearest.find(({ code }) => code !== 'invalid_type') ?? (nearest.length === 1 ? nearest[0] : issue)
 }

@@ -13,14 +13,14 @@ import type { SsePiece } from './stream.ts'
 import { constraintOf } from './structured.ts'
 import { checkStream, StreamUsage } from './usage.ts'
 
-/** What a request without max_tokens gets. */
+/** Default of max_tokens. */
 const DEFAULT_TOKENS = 16
 
 interface Wish {
   id: string
   model: string
   body: CompletionsBody
-  /** logprobs as asked; undefined: none. */
+  /** The request's logprobs; undefined: none. */
   top: number | undefined
   spelling: Spelling
   server: ServerContext
@@ -58,12 +58,12 @@ async function worksOf(
   const { temperature } = samplingOf(body, parts.defaults)
   const n = completionsOf(body, temperature)
   const constraint = constraintOf(server, body)
-  // Before each of them is tokenised, which of millions takes long.
+  // Checked first, since tokenising millions of prompts takes long.
   server.gate.check(n * countOf(body.prompt))
   const prompts = await promptsOf(server, body)
   return prompts.map((ids) => {
     const promptIds = truncate(ids, body, maxLength)
-    // Nothing is to be made: one token is, and left out.
+    // For max_tokens = 0 one token is generated, and left out of the answer.
     const asked = body.max_tokens === 0 ? 1 : body.max_tokens
     const max_tokens = maxTokensOf(promptIds.length, asked, Math.min(DEFAULT_TOKENS, parts.defaults?.max_tokens ?? Infinity), {
       maxLength,
@@ -72,7 +72,7 @@ async function worksOf(
     const text = { skipSpecialTokens: body.skip_special_tokens ?? true, includeStop: body.include_stop_str_in_output ?? false }
     return {
       promptIds,
-      // Anew for each: without a seed of the request's own, prompts that are alike get answers of their own too.
+      // Called for each prompt: without a seed in the request, equal prompts get different answers.
       sampling: { ...samplingOf(body, parts.defaults), max_tokens },
       n,
       text,
@@ -99,7 +99,7 @@ async function promptsOf(
   const all: number[][] = []
   for (const one of prompt as (string | number[])[]) {
     all.push(typeof one === 'string' ? encode(one) : checkIds(server, one, 'prompt'))
-    // Long ones take their time, and others have their turn between them.
+    // Long prompts take time; other requests get their turn in between.
     await turn()
   }
   return all
@@ -119,7 +119,7 @@ function answer(generation: Generation, wish: Wish): object {
   }
 }
 
-/** What is counted; the token that is made where none is to be is not. */
+/** The usage. The token generated for max_tokens = 0 does not count. */
 function usageOf(generation: Generation, { max_tokens }: CompletionsBody): Usage {
   const usage = generation.usage()
   return max_tokens === 0 ? { ...usage, completion_tokens: 0, total_tokens: usage.prompt_tokens } : usage
@@ -155,24 +155,24 @@ function choice(one: Finished, { body, top, spelling, server }: Wish): object {
   }
 }
 
-/** How it ended; where nothing was to be made, what the token that is left out is says nothing. */
+/** The finish reason; for max_tokens = 0 that of the left-out token means nothing. */
 function endOf({ finishReason, stopReason }: Finished, { max_tokens }: CompletionsBody) {
   const aside = max_tokens === 0 && finishReason === 'stop'
   return { finish_reason: aside ? 'length' : finishReason, stop_reason: aside ? null : stopReason }
 }
 
-/** Whether the prompt is echoed as the text that it came as. */
+/** Whether the prompt is echoed exactly as the request's text. */
 const isEchoedAsText = ({ prompt, truncate_prompt_tokens }: CompletionsBody): boolean =>
   typeof prompt === 'string' && typeof truncate_prompt_tokens !== 'number'
 
-/** Where the prompt's tokens begin in its echo; tokens that were added before a text are no part of it. */
+/** Where the prompt's tokens begin in its echo; tokens added in front of a text are not part of it. */
 function echoOffsets({ parts }: ServerContext, ids: readonly number[], body: CompletionsBody, echoed: string): Offsets {
   const skipSpecialTokens = !isEchoedAsText(body) && (body.skip_special_tokens ?? true)
   const added = lengthOf(parts.tokenizer.decode(ids, { skipSpecialTokens })) - lengthOf(echoed)
   return new Offsets(parts.tokenizer, skipSpecialTokens, Math.min(0, -added))
 }
 
-/** The prompt as it is echoed: its text where there is one, else its tokens'. */
+/** The echoed prompt: the request's text, or the text of its tokens. */
 function echoText(server: ServerContext, ids: readonly number[], body: CompletionsBody): string {
   if (isEchoedAsText(body)) return body.prompt as string
   return server.parts.tokenizer.decode(ids, { skipSpecialTokens: body.skip_special_tokens ?? true })
@@ -194,7 +194,7 @@ async function* chunks(generation: Generation, wish: Wish): AsyncGenerator<SsePi
     const prompt = generation.workOf(index).promptIds
     const echoed = first && body.echo === true ? echoText(server, prompt, body) : ''
     const said = echoed + (nothing ? '' : text)
-    // Text that is not certain yet is no event, unless its tokens are asked for.
+    // No event for text that is still held back, unless the client asks for tokens.
     if (said === '' && !finished && !((top !== undefined || ids) && tokens.length > 0)) continue
     begun.add(index)
     let logprobs = null

@@ -1,4 +1,4 @@
-/** The routes that stop the engine, forget its cache or change its weights, as a trainer uses them. On loopback only, unless asked for (devMode). */
+/** Routes for trainers: pause the engine, clear its cache, change its weights. By default on loopback only (devMode). */
 import type { Context } from 'hono'
 import { UserError } from '../../common/errors.ts'
 import type { PauseMode } from '../types.ts'
@@ -20,7 +20,7 @@ export function addControl(app: App, server: ServerContext): void {
     if (!modes.includes(mode)) throw badRequest(`mode: it must be one of ${modes.join(', ')}.`, 'mode')
     await engine.pause(mode as PauseMode)
     if (mode !== 'keep' && context.req.query('clear_cache') !== 'false') engine.resetPrefixCache()
-    // A resume while it waited has called it off.
+    // A resume that came while this waited has cancelled the pause.
     return context.json({ status: engine.paused ? 'paused' : 'resumed' })
   })
 
@@ -42,7 +42,7 @@ export function addControl(app: App, server: ServerContext): void {
       throw badRequest(`method: there is no ${JSON.stringify(method.slice(0, 100))} here, only reload_weights.`, 'method')
     if (!parts.reloadWeights)
       throw badRequest("method: the weights of this server are a training run's, which alone changes them.", 'method')
-    // Any other way to name a folder would bring the model's own weights back, and be told as a success.
+    // An unknown field for the folder would be ignored: the model's own weights would be reloaded, and success reported.
     const other = Object.entries(kwargs ?? {}).find(([key, value]) => key !== 'weights_path' && value !== null)?.[0]
     if (other !== undefined || (args?.length ?? 0) > 0) {
       const [field, param] = other === undefined ? ['args', 'args'] : [`kwargs.${other.slice(0, 100)}`, 'kwargs']
@@ -68,7 +68,7 @@ export function addControl(app: App, server: ServerContext): void {
   app.post('/update_weight_version', async (context: Context) => {
     const { new_version } = await server.bodies.read(context, weightVersionBody)
     weightNames.set(engine.version, new_version)
-    // Only those that a running request may still have.
+    // Keep only names that running requests may still use.
     for (const version of weightNames.keys()) if (weightNames.size > 1000) weightNames.delete(version)
     return context.json({ success: true, new_version })
   })

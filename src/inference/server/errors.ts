@@ -1,6 +1,6 @@
 /**
- * What goes wrong, in OpenAI's shape with vLLM's types: { error: { message, type, param, code } }, where `code` is the HTTP status.
- * A client's mistake names the field. What is ours is a 500 with an id that stands in the log beside the stack; the stack never leaves.
+ * Errors in OpenAI's form with vLLM's types: { error: { message, type, param, code } }, where `code` is the HTTP status. A client's
+ * mistake names the field. An internal error is a 500 with an id; the log has the stack under that id, and clients never see it.
  */
 import { randomUUID } from 'node:crypto'
 import { UserError } from '../../common/errors.ts'
@@ -22,7 +22,7 @@ interface ErrorBody {
   error: { message: string; type: string; param: string | null; code: number }
 }
 
-/** An answer that is no success. */
+/** An error with an HTTP status. */
 export class HttpError extends Error {
   override name = 'HttpError'
   readonly status: number
@@ -41,20 +41,20 @@ export class HttpError extends Error {
   }
 }
 
-/** A request that is wrong: 400, with the field. */
+/** A bad request: 400, with the field. */
 export function badRequest(message: string, param?: string): HttpError {
   return new HttpError(400, message, { param })
 }
 
-/** A field that this server does not serve. */
+/** A field that this server does not support. */
 export function unsupported(field: string, why: string): HttpError {
   return badRequest(`${field}: ${why}. Leave it out.`, field)
 }
 
-/** Is told of faults of ours: the id that the client sees, and the error. */
+/** Called for internal errors, with the id that the client sees. */
 type ReportFault = (id: string, error: unknown) => void
 
-/** Anything thrown, as an answer. */
+/** Turns anything thrown into an answer. */
 export function asHttpError(error: unknown, report: ReportFault): HttpError {
   if (error instanceof HttpError) return error
   if (error instanceof UserError) return badRequest(error.message, fieldOf(error.message))
@@ -63,7 +63,7 @@ export function asHttpError(error: unknown, report: ReportFault): HttpError {
   return new HttpError(500, `Something went wrong in the server; its log says what under ${id}.`)
 }
 
-/** Errors about a value begin with its name: "max_tokens is 0; ...". */
+/** The field of an error about a value, which begins with its name: "max_tokens is 0; ...". */
 function fieldOf(message: string): string | undefined {
   const name = /^(?:sampling_params\.)?([a-z]+(?:_[a-z]+)*)(?:\[\d+\])?(?: is | names | of token |: )/.exec(message)?.[1]
   return name && knownFields.has(name) ? name : undefined

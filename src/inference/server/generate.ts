@@ -41,7 +41,7 @@ function prepare(
   checkStream(body, params.prompt_logprobs, 'sampling_params.prompt_logprobs')
   const top = params.logprobs ?? undefined
   const logprobs = logprobsOf(parts, { top, prompt: params.prompt_logprobs, field: 'sampling_params.logprobs' })
-  // What is not said is neutral here, as in vLLM: the model's own defaults are for texts.
+  // Defaults are neutral here, as in vLLM: generation_config.json applies to text routes only.
   const sampling = samplingOf(params)
   const { maxLength } = engine
   const promptIds = truncate(checkIds(server, body.token_ids, 'token_ids'), params, maxLength)
@@ -99,7 +99,7 @@ async function* chunks(generation: Generation, { id, model, body, work, top, ser
   yield* usage.last(envelope)
 }
 
-/** An adapter's versions count its loads, and have no names. */
+/** The name of a version. An adapter's versions only count its loads, and have no names. */
 function versionsOf(versions: readonly number[], { adapter }: Work, { weightNames }: ServerContext) {
   return weightVersions(versions, typeof adapter === 'string' ? new Map() : weightNames)
 }

@@ -1,6 +1,6 @@
 /**
- * The completions of one HTTP request: started together, streamed as they come or awaited whole, and ended at once when the client goes.
- * `close` must be called in any case; it frees what they hold.
+ * The completions of one HTTP request: started together, streamed or awaited whole, and ended at once when the client disconnects.
+ * `close` must always be called; it frees what they hold.
  */
 import { setImmediate as turn } from 'node:timers/promises'
 import type { Context } from 'hono'
@@ -21,7 +21,7 @@ export interface Work {
   logprobs?: GenerationRequest['logprobs']
   adapter?: string | null
   cacheSalt?: string
-  /** A constraint for each of them. */
+  /** A constraint for each completion. */
   constraint?: () => Promise<GrammarConstraint>
 }
 
@@ -37,7 +37,7 @@ export interface Finished {
   stopReason: string | number | null
 }
 
-/** What came since the last piece of a completion: tokens, text that is certain, and at the end how it ended. */
+/** The next piece of a completion: new tokens, new text that cannot change any more, and at the end the finish reason. */
 export interface Piece {
   index: number
   tokens: SampledToken[]
@@ -45,7 +45,7 @@ export interface Piece {
   finished?: Finished
 }
 
-/** What of a generation is counted. */
+/** Counters of a generation. */
 export interface Usage {
   prompt_tokens: number
   completion_tokens: number
@@ -67,13 +67,13 @@ export class Generation {
   #streamed = false
   readonly #done: Finished[] = []
 
-  /** @throws HttpError where the server takes no more */
+  /** @throws HttpError where the server takes no more completions */
   constructor(context: Context, server: ServerContext, works: readonly Work[]) {
     this.#server = server
     this.#items = works.flatMap((work) => Array.from({ length: work.n }, (_, i) => ({ work, seed: nextSeed(work.sampling.seed, i) })))
       .map((item, index) => ({ ...item, index })) // prettier-ignore
     this.#place = server.gate.enter(this.#items.length)
-    // Nobody reads on, and nobody may come to close it.
+    // When the client is gone or the server ends, nobody may call `close`.
     const abort = () => void this.close()
     const signals: AbortSignal[] = [context.req.raw.signal, server.ending.signal]
     for (const signal of signals) {
@@ -83,26 +83,26 @@ export class Generation {
     }
   }
 
-  /** Those that have ended, in order. */
+  /** The completions that have ended, in order. */
   get finished(): Finished[] {
     return this.#done.toSorted((a, b) => a.index - b.index)
   }
 
-  /** What the index-th completion is of. */
+  /** The prompt of the index-th completion. */
   workOf(index: number): Work {
     return this.#items[index].work
   }
 
   /**
-   * Starts them all, and waits until the engine has taken them.
-   * @throws what it refuses them with
+   * Starts all completions, and waits until the engine has accepted them.
+   * @throws the engine's error where it refuses one
    */
   async start(streamed: boolean): Promise<void> {
     this.#streamed = streamed
     this.#starting = this.#startAll()
     try {
       await this.#starting
-      // A request that can't run is refused in its first turn.
+      // The engine refuses impossible requests in the same turn of the event loop.
       await Promise.race([Promise.all(this.#started), turn()])
     } catch (error) {
       await this.close()
@@ -123,7 +123,7 @@ export class Generation {
     return await Promise.all(this.#started)
   }
 
-  /** Pieces as they come. @throws what the engine fails with */
+  /** Pieces as they come. @throws errors of the engine */
   async *pieces(): AsyncGenerator<Piece> {
     let failure: unknown
     let left = this.#started.length
@@ -137,7 +137,7 @@ export class Generation {
       )
     }
     while (true) {
-      // What comes in one turn of the engine is one piece: the last token and the end, or all that came while the client was slow.
+      // Everything that arrives at once becomes one piece: the last token with the finish reason, or all that came while the client was slow.
       await turn()
       for (const piece of joined(this.#queue.splice(0))) yield piece
       if (this.#queue.length > 0) continue
@@ -151,7 +151,7 @@ export class Generation {
     }
   }
 
-  /** Ends what still runs, waits until the engine has let go of it, and frees everything. */
+  /** Aborts running completions, waits until the engine has dropped them, and frees everything. */
   close(): Promise<void> {
     this.#abort.abort()
     return (this.#closing ??= this.#free())
@@ -166,7 +166,7 @@ export class Generation {
 
   usage(): Usage {
     const works = new Map<Work, number>()
-    // A prompt counts once, and so does what was there of it before its first completion: the others found what that one computed.
+    // Each prompt counts once, with the cached part that its first completion found; its other completions find what that one computed.
     for (const { work, result } of this.#done) works.set(work, Math.min(works.get(work) ?? Infinity, result.cachedTokens ?? 0))
     const prompt_tokens = [...new Set(this.#items.map(({ work }) => work))].reduce(
       (sum, { promptIds }) => sum + promptIds.length,
@@ -210,7 +210,7 @@ export class Generation {
       cacheSalt: work.cacheSalt,
       logprobs: work.logprobs,
       constraint,
-      // What ends the text must be found where the text is shown.
+      // Stop strings must be searched in the text as it is shown.
       skipSpecialTokens: work.text.skipSpecialTokens,
       onToken: (token) => {
         const now = performance.now()
@@ -221,7 +221,7 @@ export class Generation {
         if (this.#streamed) this.#emit({ index, tokens: [token], text: piece })
       },
     })
-    // Those that were not told one by one.
+    // Tokens that were not reported one by one.
     const rest: Piece = { index, tokens: [], text: '' }
     for (let i = tokens.length; i < result.ids.length; i++) {
       const token: SampledToken = {
@@ -263,7 +263,7 @@ export class Generation {
   }
 }
 
-/** Pieces of one completion that follow each other, as one. In order of the first. There may be as many as a long answer has tokens. */
+/** Merges the pieces of each completion, in the order of their first pieces. There may be as many pieces as tokens. */
 export function joined(pieces: readonly Piece[]): Piece[] {
   const byIndex = new Map<number, Piece>()
   for (const { index, tokens, text, finished } of pieces) {

@@ -1,12 +1,12 @@
 /**
- * JSON in which a Map is an object whose keys stay in their order. A JavaScript object puts keys that look like integers first, and sorted; clients of vLLM
- * take the first entry of a map by token id for the token that stands in the text (prime-rl's scoring of prompts does).
+ * JSON in which a Map becomes an object with its keys in order. JavaScript objects sort keys that look like integers to the front, but clients of vLLM
+ * take the first entry of a map by token id as the actual token (prime-rl's scoring of prompts does).
  */
 import { randomUUID } from 'node:crypto'
 
 export function jsonText(value: unknown): string {
   const written: string[] = []
-  // No text has it by chance.
+  // A marker that no text contains by chance.
   const mark = `map ${randomUUID()} `
   const text = JSON.stringify(value, (_, inner: unknown) =>
     inner instanceof Map ? mark + (written.push(mapText(inner)) - 1) : inner,

@@ -1,20 +1,20 @@
-/** How much is taken in: completions that run or wait, and nothing at all while the server ends. */
+/** Admission: limits the completions that run or wait, and refuses new ones while the server ends. */
 import { badRequest, HttpError } from './errors.ts'
 
-/** What a request takes of the server. */
+/** A request's share of the limits. */
 export interface Place {
-  /** One of its completions has ended, so another may come, though its client may still read. */
+  /** One of its completions has ended, so another may be admitted even while the client still reads. */
   ended(): void
-  /** Its answer is out, or its client gone. */
+  /** The answer was sent, or the client is gone. */
   leave(): void
 }
 
-/** Completions in the server's hands. */
+/** Completions that run or wait. */
 export class Gate {
-  /** Completions that may run or wait together. */
+  /** The most completions that may run or wait. */
   readonly #most: number
   #held = 0
-  /** Requests that are not answered to their end. */
+  /** Requests that are not fully answered yet. */
   #open = 0
   #draining = false
   #idle: (() => void)[] = []
@@ -28,8 +28,8 @@ export class Gate {
   }
 
   /**
-   * Takes room for so many completions.
-   * @throws HttpError 503 while the server ends, 429 where there is no room now, 400 where there never is
+   * Admits a request with so many completions.
+   * @throws HttpError 503 while the server ends, 429 where there is no room now, 400 where there can never be
    */
   enter(completions: number): Place {
     if (this.#draining) throw shuttingDown()
@@ -60,7 +60,7 @@ export class Gate {
     }
   }
 
-  /** @throws HttpError 400 for so many completions that there is never room for them */
+  /** @throws HttpError 400 for more completions than may ever be admitted */
   check(completions: number): void {
     if (completions <= this.#most) return
     throw badRequest(
@@ -69,12 +69,12 @@ export class Gate {
     )
   }
 
-  /** Nothing more is taken in. */
+  /** Refuses all new requests from here on. */
   drain(): void {
     this.#draining = true
   }
 
-  /** Resolves when all requests are answered to their end, or after so many milliseconds. */
+  /** Resolves when all requests are fully answered, or after so many milliseconds. */
   async empty(ms: number): Promise<void> {
     if (this.#open === 0) return
     let timer: NodeJS.Timeout | undefined

@@ -1,15 +1,15 @@
-/** Log-probabilities in the words of each route. Below -9999 they are -9999, as in vLLM: JSON has no infinity. */
+/** Log-probabilities in the form of each route. Values below -9999 become -9999, as in vLLM: JSON has no infinity. */
 import type { PromptLogprob, SampledToken } from '../../common/types.ts'
 import { decodeStream, type StreamDecoder, type Tokenizer } from '../../model/tokenizer.ts'
 
 const floor = (logprob: number) => Math.max(logprob, -9999)
 
-/** How tokens are spelled. */
+/** Spells tokens as text. */
 export class Spelling {
   readonly #tokenizer: Tokenizer
   readonly #asIds: boolean
 
-  /** @param asIds `token_id:5` in place of the text */
+  /** @param asIds write `token_id:5` instead of the text */
   constructor(tokenizer: Tokenizer, asIds: boolean) {
     this.#tokenizer = tokenizer
     this.#asIds = asIds
@@ -56,16 +56,16 @@ export const lengthOf = (text: string): number => {
   return length
 }
 
-/** Where the tokens of a text begin in it. All tokens of one character begin where it does, and a token that is not shown where the next one does. */
+/** Offsets of a text's tokens. All tokens of one character have its offset; a token that is not shown has the offset of the next one. */
 export class Offsets {
   readonly #decoder: StreamDecoder
   readonly #textOf: (ids: readonly number[]) => string
-  /** End of the characters that are whole. */
+  /** End of the complete characters. */
   #end: number
-  /** Tokens after them: more bytes of their last character are to come. */
+  /** Tokens after that, whose character is still incomplete. */
   #open: number[] = []
 
-  /** @param begin characters before the first token; below 0: of so many at the beginning nothing is shown */
+  /** @param begin offset of the first token; below 0: so many characters at the beginning are not shown */
   constructor(tokenizer: Tokenizer, skipSpecialTokens: boolean, begin = 0) {
     this.#decoder = decodeStream(tokenizer, { skipSpecialTokens })
     this.#textOf = (ids) => tokenizer.decode(ids, { skipSpecialTokens })
@@ -77,7 +77,7 @@ export class Offsets {
     const begin = this.#end + lengthOf(this.#textOf(this.#open).replace(/\ufffd+$/u, ''))
     const piece = this.#decoder.push(id)
     this.#end += lengthOf(piece)
-    // Bytes before it that never became a character are shown with it, and are not its own.
+    // Earlier bytes that never became a character are shown with this token, but are not part of it.
     const own = this.#textOf([id])
     if (piece !== '') this.#open = []
     else if (own !== '') this.#open.push(id)
@@ -85,7 +85,7 @@ export class Offsets {
   }
 }
 
-/** choices[].logprobs of /v1/completions. top_logprobs have the token itself too. */
+/** choices[].logprobs of /v1/completions. top_logprobs include the sampled token. */
 export function completionLogprobs(
   tokens: readonly CompletionToken[],
   top: number,
@@ -116,14 +116,14 @@ function byWord(
 ): ReadonlyMap<string, number> {
   const words = new Map<string, number>([[spelling.word(id), floor(logprob)]])
   likely?.ids.slice(0, top).forEach((other, k) => {
-    // Two tokens may be spelled alike; the more likely one stands, and the sampled one always.
+    // Of two tokens with the same spelling the sampled one is kept, else the more likely one.
     const word = spelling.word(other)
     if (!words.has(word)) words.set(word, floor(likely.logprobs[k]))
   })
   return words
 }
 
-/** choices[].logprobs of /inference/v1/generate: by ids, in the words of old and new versions of vLLM. */
+/** choices[].logprobs of /inference/v1/generate: by ids, in the forms of old and new versions of vLLM. */
 export function generateLogprobs(tokens: readonly SampledToken[], top: number) {
   const entry = (id: number, logprob: number, rank: number | null) => ({
     token: `token_id:${id}`,
@@ -140,7 +140,7 @@ export function generateLogprobs(tokens: readonly SampledToken[], top: number) {
   }
 }
 
-/** prompt_logprobs of all routes: a map by token id for each token, which comes first, before the most likely ones; null for the first token. */
+/** prompt_logprobs of all routes: for each token a map by id, with the token itself first and then the most likely ones; null for the first token. */
 export function promptLogprobs(ids: readonly number[], found: readonly (PromptLogprob | null)[], spelling: Spelling) {
   return found.map((one, i) => {
     if (!one) return null
@@ -157,7 +157,7 @@ export function promptLogprobs(ids: readonly number[], found: readonly (PromptLo
   })
 }
 
-/** Contiguous output tokens [start, end) that one version of the weights made. */
+/** A range of output tokens [start, end) that one version of the weights sampled. */
 export function weightVersions(versions: readonly number[], names: ReadonlyMap<number, string>) {
   const spans: { version: string; start: number; end: number }[] = []
   versions.forEach((version, i) => {

@@ -1,4 +1,4 @@
-/** /metrics in Prometheus' text format, under vLLM's names: what the engine counts, and what requests of this server took. */
+/** /metrics in Prometheus' text format, under vLLM's names: counters of the engine, and times of requests. */
 import type { EngineStats } from '../engine.ts'
 
 const seconds = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300]
@@ -24,7 +24,7 @@ class Histogram {
   }
 }
 
-/** A label's value: backslash, quote and line end are written as Prometheus has them. */
+/** Escapes a label's value: backslash, quote and line end. */
 const quote = (text: string) => `"${text.replaceAll('\\', '\\\\').replaceAll('"', '\\"').replaceAll('\n', '\\n')}"`
 
 export class ServerMetrics {
@@ -33,7 +33,7 @@ export class ServerMetrics {
   readonly #firstToken = new Histogram()
   readonly #betweenTokens = new Histogram()
   readonly #whole = new Histogram()
-  /** Requests under way that give the model work. */
+  /** Requests in progress that use the model. */
   load = 0
 
   firstToken(ms: number): void {

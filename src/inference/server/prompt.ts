@@ -1,4 +1,4 @@
-/** Prompts: text to tokens, messages to text, each mistake under the field that it is in. */
+/** Prompts: text to tokens, messages to text. Errors name the field. */
 import { UserError } from '../../common/errors.ts'
 import type { Message, ToolDefinition } from '../../common/types.ts'
 import { thinkingAt, type Thinking } from '../parsers/reasoning.ts'
@@ -9,14 +9,14 @@ import { contextWords } from './sampling.ts'
 import type { ChatMessage, TemplateBody, ToolBody } from './schemas/chat.ts'
 import type { SamplingBody } from './schemas/common.ts'
 
-/** Characters a token that a text may have before its beginning is looked at alone. */
+/** Characters for each token of the context: of longer texts only the beginning is tokenised. */
 const USUAL = 8
-/** Characters of a text that is truncated as tokens, at least: it is tokenised whole, a second's work or two that everyone waits for. */
+/** Texts of up to so many characters are tokenised whole where tokens are to be truncated, which blocks the process for a second or two. */
 const MOST_CUT = 500_000
 
 /**
- * @param options.cut the prompt is truncated later, so its length is no reason to refuse it
- * @throws HttpError for a text without tokens, or one that is far beyond the context
+ * @param options.cut the prompt will be truncated, so it is not refused for its length
+ * @throws HttpError for a text without tokens, or one far longer than the context
  */
 export function encodeText(
   server: ServerContext,
@@ -31,7 +31,7 @@ export function encodeText(
     const words = `the text has ${text.length} characters, and at most ${mostCut} are tokenised to be truncated`
     throw badRequest(`${field}: ${words}. Send the part that is to be kept.`, field)
   }
-  // A text of megabytes would keep everyone waiting while it is tokenised: its beginning shows whether it can fit.
+  // Tokenising megabytes would block all requests; the beginning shows whether the text can fit.
   for (let size = USUAL * maxLength; size < text.length && !cut; size *= 2) {
     const least = tokenizer.encode(text.slice(0, size), { addSpecialTokens }).length
     if (least <= 2 * maxLength) continue
@@ -45,7 +45,7 @@ export function encodeText(
   return ids
 }
 
-/** @throws HttpError for an id that the model has not */
+/** @throws HttpError for an id outside the model's vocabulary */
 export function checkIds(server: ServerContext, ids: readonly number[], field: string): number[] {
   const { vocabulary } = server.parts
   const wrong = ids.find((id) => id >= vocabulary)
@@ -53,7 +53,7 @@ export function checkIds(server: ServerContext, ids: readonly number[], field: s
   return ids as number[]
 }
 
-/** The prompt's text and tokens, and where the answer's thoughts stand. @throws HttpError for messages that the template does not take */
+/** The prompt's text and tokens, and where the answer's thoughts begin. @throws HttpError for messages that the template refuses */
 export function encodeChat(
   server: ServerContext,
   body: TemplateBody & Pick<SamplingBody, 'truncate_prompt_tokens'>,
@@ -77,7 +77,7 @@ export function encodeChat(
     throw badRequest('continue_final_message: add_generation_prompt must not be set with it.', 'continue_final_message')
   }
   const { maxLength } = server.engine
-  // A template writes a token a message at least, and takes long over a million of them.
+  // Each message has at least one token, and a template takes long over a million of them.
   if (body.messages.length > maxLength)
     throw badRequest(`messages: there are ${body.messages.length}, and ${contextWords(maxLength)}. Send fewer.`, 'messages')
   const effort = body.reasoning_effort
@@ -101,7 +101,7 @@ export function encodeChat(
     if (error instanceof UserError) throw badRequest(error.message, 'messages')
     throw error
   }
-  // Many templates know of no tools and leave them out without a word.
+  // Many templates silently ignore tools.
   if (shown.length > 0 && !shown.some((tool) => text.includes(tool.function.name)))
     server.warnOnce(
       'the chat template shows no tools: the model does not see those of requests, nor calls among messages. A --chat-template that writes them, or a system message, can tell it of them.',
@@ -111,7 +111,7 @@ export function encodeChat(
   return { text, ids, thinking: thinkingAt(text, goesOn ? messages.at(-1)?.content : '') }
 }
 
-/** A message as templates know them: text in one piece, no nulls. */
+/** A message in the form of templates: content as one text, no nulls. */
 function messageOf(message: ChatMessage): Message {
   const { role, content, tool_calls, name, tool_call_id } = message
   const reasoning = message.reasoning ?? message.reasoning_content
@@ -121,7 +121,7 @@ function messageOf(message: ChatMessage): Message {
     content: text,
     ...(name ? { name } : {}),
     ...(tool_call_id ? { tool_call_id } : {}),
-    // Templates have it under either name.
+    // Templates use either name.
     ...(reasoning ? { reasoning, reasoning_content: reasoning } : {}),
     ...(tool_calls && tool_calls.length > 0
       ? {
@@ -138,7 +138,7 @@ function messageOf(message: ChatMessage): Message {
 const argumentsText = (value: string | Record<string, unknown> | null | undefined): string =>
   typeof value === 'string' ? value : JSON.stringify(value ?? {})
 
-/** Tools as /v1/chat/completions shows them to the template, so that /tokenize gives the very tokens. */
+/** Tools as /v1/chat/completions passes them to the template, so that /tokenize gives the same tokens. */
 function toolsOf(tools: readonly ToolBody[] | null | undefined): ToolDefinition[] {
   try {
     return readTools(tools)

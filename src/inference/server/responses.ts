@@ -1,4 +1,4 @@
-/** /v1/responses: OpenAI's newer API, for text. Nothing is kept, so a conversation is sent whole each time. */
+/** /v1/responses: OpenAI's newer API, for text. Nothing is stored, so clients send the whole conversation each time. */
 import { randomUUID } from 'node:crypto'
 import type { Context } from 'hono'
 import { decodeStream } from '../../model/tokenizer.ts'
@@ -24,7 +24,7 @@ interface Wish {
   work: Work
   thinking: Thinking
   server: ServerContext
-  /** Events of its stream so far. */
+  /** Number of events sent so far. */
   sent: number
 }
 
@@ -64,7 +64,7 @@ function prepare(
   const messages: ChatMessage[] = body.instructions ? [{ role: 'system', content: body.instructions }] : []
   if (typeof body.input === 'string') messages.push({ role: 'user', content: body.input })
   else {
-    // Thoughts are the next answer's.
+    // Thoughts belong to the answer after them.
     let reasoning = ''
     for (const item of body.input) {
       if (item.type === 'reasoning') reasoning += (item.content ?? []).map((part) => part.text).join('')
@@ -93,7 +93,7 @@ function prepare(
   }
 }
 
-/** text.format in the words of response_format. */
+/** text.format as a response_format. */
 function formatOf({ text }: ResponsesBody): ResponseFormat | undefined {
   const format = text?.format
   if (format?.type !== 'json_schema') return format ?? undefined
@@ -137,7 +137,7 @@ function response(wish: Wish, ended?: Ended): object {
     usage: ended?.usage
       ? {
           input_tokens: ended.usage.prompt_tokens,
-          // Clients read both unasked. No write has a price of its own, of which the second tells.
+          // Clients read both without checking. Cache writes cost nothing here, so the second is 0.
           input_tokens_details: {
             cached_tokens: ended.usage.prompt_tokens_details?.cached_tokens ?? 0,
             cache_write_tokens: 0,
@@ -150,7 +150,7 @@ function response(wish: Wish, ended?: Ended): object {
   }
 }
 
-/** What the output is made of, in the words of the API. */
+/** The items of the output, in the API's form. */
 const kinds = {
   reasoning: {
     event: 'response.reasoning_text',

@@ -1,4 +1,4 @@
-/** What all generating routes do alike: which model, which id, how a generation becomes an answer or a stream. */
+/** The common part of all generating routes: model, id, and how a generation becomes an answer or a stream. */
 import { randomUUID } from 'node:crypto'
 import type { Context } from 'hono'
 import { asHttpError, HttpError } from './errors.ts'
@@ -7,7 +7,7 @@ import { jsonText } from './json.ts'
 import type { ServerContext } from './parts.ts'
 import { sse, sseHeaders, type SsePiece } from './stream.ts'
 
-/** The name that a request's model has in its answer, and the adapter behind it. @throws HttpError 404 for a name that nobody has */
+/** The model's name for the answer, and its adapter. @throws HttpError 404 for an unknown name */
 export function modelOf(server: ServerContext, name: string | null | undefined): { model: string; adapter?: string | null } {
   const { names, baseName } = server.parts
   if (name === null || name === undefined || name === '') return { model: names[0] }
@@ -32,27 +32,27 @@ export function idOf(context: Context, prefix: string, given: string | null | un
   return `${prefix}-${given ?? (header && /^[\w.:-]{1,128}$/.test(header) ? header : randomUUID().replaceAll('-', ''))}`
 }
 
-/** What the log says of a generation. */
+/** The log entries of a generation. */
 function note(context: Context, id: string, generation: Generation): void {
   const { prompt_tokens, completion_tokens } = generation.usage()
   const ended = [...new Set(generation.finished.map(({ finishReason }) => finishReason))].join(',')
   context.set('note', { request: id, prompt_tokens, completion_tokens, ended })
 }
 
-/** How a request is answered. */
+/** How a route answers. */
 interface Answering {
   id: string
   works: readonly Work[]
-  /** Makes the answer of what has ended, */
+  /** Makes the answer from the finished completions. */
   answer: (generation: Generation) => object
-  /** and the stream of what comes. */
+  /** Makes the stream of events. */
   pieces: (generation: Generation) => AsyncGenerator<SsePiece>
   /** Whether the stream ends in [DONE]. Default: yes. */
   done?: boolean
   fault?: (error: HttpError) => SsePiece
 }
 
-/** Runs the works, and answers whole, or with a stream where the request wants one. */
+/** Runs the completions and answers, with a stream where the request asks for one. */
 export async function respond(
   context: Context,
   server: ServerContext,
@@ -74,7 +74,7 @@ async function answerWhole(context: Context, server: ServerContext, { id, works,
   }
 }
 
-/** A refusal of the engine is an answer with its status; what fails later is an event. */
+/** A refusal by the engine becomes an answer with its status; a later failure becomes an event. */
 async function answerStreamed(context: Context, server: ServerContext, how: Answering): Promise<Response> {
   const { id, works, done = true, fault } = how
   const generation = new Generation(context, server, works)
@@ -98,7 +98,7 @@ async function answerStreamed(context: Context, server: ServerContext, how: Answ
   return context.body(body, 200, sseHeaders)
 }
 
-/** What answers were made with, as far as a client may see: another one may give other bits. */
+/** system_fingerprint: what the results depend on; with another one, results may differ in bits. */
 export const fingerprint = ({ parts }: ServerContext): string => `dawn-rl-${parts.version}`
 
 export const now = (): number => Math.floor(Date.now() / 1000)

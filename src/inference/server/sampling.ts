@@ -1,4 +1,4 @@
-/** From a request's fields to the engine's words: defaults, limits, lengths. */
+/** Turns a request's fields into the engine's parameters: defaults, limits, lengths. */
 import { randomInt } from 'node:crypto'
 import { NEUTRAL } from '../../common/sampling.ts'
 import type { LogprobsRequest, SamplingParams } from '../../common/types.ts'
@@ -6,14 +6,14 @@ import { badRequest } from './errors.ts'
 import type { SamplingDefaults, ServerParts } from './parts.ts'
 import type { SamplingBody } from './schemas/common.ts'
 
-/** All but max_tokens. `seed` is a fresh one where none was given. */
+/** All but max_tokens. `seed` is a random one where none was given. */
 export function samplingOf(body: SamplingBody, defaults: SamplingDefaults = {}): Omit<SamplingParams, 'max_tokens'> {
   const { max_tokens: _, ...given } = defaults
   const value = <K extends keyof typeof NEUTRAL>(name: K): number =>
     body[name] ?? (given as Partial<Record<K, number>>)[name] ?? NEUTRAL[name]
   const stop = body.stop ?? []
   return {
-    // So little is greedy, as in vLLM.
+    // A temperature this small counts as greedy, as in vLLM.
     temperature: value('temperature') < 1e-5 ? 0 : value('temperature'),
     top_p: Math.max(value('top_p'), 1e-6),
     top_k: value('top_k'),
@@ -36,24 +36,24 @@ export function samplingOf(body: SamplingBody, defaults: SamplingDefaults = {}):
 /** The engine's seeds have 32 bits. */
 const seedOf = (seed: number): number => Number(BigInt.asUintN(32, BigInt(seed)))
 
-/** The seed of the index-th completion of one request: counted on, as in vLLM. */
+/** The seed of the index-th completion of a request: seed + index, as in vLLM. */
 export const nextSeed = (seed: number, index: number): number => (seed + index) >>> 0
 
-/** n completions of a greedy request would all be the same. */
+/** Refuses n > 1 for greedy requests, whose completions would all be the same. */
 export function completionsOf(body: SamplingBody, temperature: number): number {
   const n = body.n ?? 1
   if (n > 1 && temperature === 0) throw badRequest(`n: it must be 1 at temperature 0, and it is ${n}.`, 'n')
   return n
 }
 
-/** How long the context is, in vLLM's words, which clients know: LiteLLM, Inspect and others look for them to tell a conversation that is full from a mistake. */
+/** The context's length in vLLM's exact words: LiteLLM, Inspect and others search for them to recognise a full conversation. */
 export const contextWords = (maxLength: number): string => `this model's maximum context length is ${maxLength} tokens`
 
 /**
- * How many tokens may come after a prompt.
- * @param given what the request says
- * @param otherwise what it gets that says nothing, less where the window ends before
- * @throws HttpError with both counts where it does not fit
+ * How many tokens may follow a prompt.
+ * @param given the request's max_tokens
+ * @param otherwise the default, reduced to what the context has room for
+ * @throws HttpError with both counts where they do not fit
  */
 export function maxTokensOf(
   promptLength: number,
@@ -77,7 +77,7 @@ export function maxTokensOf(
   return given ?? Math.min(otherwise, room)
 }
 
-/** What the engine is asked to tell; undefined: nothing beside the tokens. */
+/** The log-probabilities that the engine should return; undefined: none. */
 export function logprobsOf(
   parts: ServerParts,
   wish: { top: number | undefined; prompt: number | null | undefined; field: string },
@@ -99,7 +99,7 @@ export function logprobsOf(
   return { mode: parts.logprobsMode ?? 'raw', ...(top ? { top } : {}), ...(asksPrompt ? { prompt } : {}) }
 }
 
-/** Keeps the last (or first) tokens of a prompt: truncate_prompt_tokens; -1 is the whole context. */
+/** truncate_prompt_tokens: keeps the last (or first) tokens of a prompt; -1: as many as the context has. */
 export function truncate(ids: number[], body: SamplingBody, maxLength: number): number[] {
   const { truncate_prompt_tokens: asked, truncation_side: side } = body
   if (asked === undefined || asked === null) return ids

@@ -1,6 +1,6 @@
 /**
- * The OpenAI-compatible server over an engine: routes, guards and limits put together, and its life from the first port to the last request.
- * It knows nothing of a command line; a training run may start one beside itself.
+ * The OpenAI-compatible server over an engine: puts routes, guards and limits together, from opening the port to the last request.
+ * It does not depend on the command line; a training run can start one, too.
  */
 import { createServer, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
@@ -28,13 +28,13 @@ import { addTokens } from './tokens.ts'
 export interface RunningServer {
   /** Without a slash at its end. */
   url: string
-  /** Takes no more requests, lets those that run end within so many seconds (default 0), ends the others, and closes the port. */
+  /** Refuses new requests, gives running ones so many seconds to end (default 0), aborts the others, and closes the port. */
   close(drainSeconds?: number): Promise<void>
 }
 
 /**
  * Serves the engine. The engine stays open when the server closes.
- * @throws UserError for an address that needs a key and has none, or one that can't be listened on
+ * @throws UserError for an address that needs a key without one, or an address or port that can't be used
  */
 export async function startServer(
   engine: ServingEngine,
@@ -48,7 +48,7 @@ export async function startServer(
       `${host} can be reached from other machines, so the server needs a key there: set --api-key or DAWN_RL_API_KEY.`,
     )
   }
-  // A header is printable ASCII, and is trimmed.
+  // Keys come in a header, which is printable ASCII and trimmed.
   if (options.apiKeys?.some((key) => !/^[!-~](?:[ -~]*[!-~])?$/.test(key))) {
     throw new UserError(
       'An API key is empty, begins or ends with a space, or has signs beyond printable ASCII, so no request could carry it: choose another for --api-key or DAWN_RL_API_KEY.',
@@ -77,7 +77,7 @@ function contextOf(engine: ServingEngine, parts: ServerParts, options: ServerOpt
     metrics: new ServerMetrics(),
     bodies: new BodyReader(limits, (message) => parts.log.warn(message)),
     ending: new AbortController(),
-    // Those that it began with, as vLLM calls them. A training run's have its own numbers.
+    // vLLM's name for the initial weights. A training run has its own version numbers.
     weightNames: new Map(parts.reloadWeights ? [[engine.version, 'default']] : []),
     failuresInARow: 0,
     warnOnce: (message) => {
@@ -95,12 +95,12 @@ function appOf(server: ServerContext, { loopback, devMode }: { loopback: boolean
   const { options } = server
   const app: App = new Hono()
   app.use(async (context, next) => {
-    // What nobody serves has one name in the metrics: whoever comes by could name routes without end.
+    // Unknown paths share one name in the metrics, or anyone could add names without end.
     watch(context, server, (path) => (app.routes.some((route) => route.path === path) ? path : 'other'))
     await next()
   })
   app.use(guardBrowsers({ loopback, origins: options.allowedOrigins ?? [] }))
-  // Behind the guard: a page that may ask can read the answer only with the guard's header.
+  // After the guard: an allowed page can read the answer only with the header that the guard sets.
   app.use(async (_, next) => {
     if (server.gate.draining) throw shuttingDown()
     await next()
@@ -149,12 +149,12 @@ function fail(context: Context, error: HttpError): Response {
   return context.json(error.body, error.status as ContentfulStatusCode)
 }
 
-/** Counts a request, and writes its line into the log when its answer is out or its client gone. */
+/** Counts a request, and logs it when its answer was sent or its client is gone. */
 function watch(context: Context, { metrics, parts }: ServerContext, handlerOf: (path: string) => string): void {
   const begin = performance.now()
   const { method, path } = context.req
   const { outgoing } = context.env as { outgoing: ServerResponse }
-  // As vLLM has it, work for the model: an idle server has none, whoever asks how it is.
+  // As in vLLM, only requests for the model count as load, not those for the server's state.
   const load = Number(method === 'POST' && !controlRoutes.has(path))
   metrics.load += load
   outgoing.once('close', () => {
@@ -179,7 +179,7 @@ function httpServer(app: App, server: ServerContext): Server {
   const bodyMs = (options.bodySeconds ?? 30) * 1000
   const listener = getRequestListener(app.fetch, {
     overrideGlobalObjects: false,
-    // What is no request at all: a Host or a path that makes no URL.
+    // An invalid request: Host and path make no URL.
     errorHandler: () => {
       const { body } = new HttpError(400, 'The request is malformed.')
       return new Response(JSON.stringify(body), {
@@ -190,7 +190,7 @@ function httpServer(app: App, server: ServerContext): Server {
   })
   const http = createServer(
     {
-      // Slow heads end here; bodies have a clock of their own, which answers in words.
+      // Limits slow headers; bodies have their own time limit with a proper answer.
       headersTimeout: Math.min(20_000, bodyMs),
       requestTimeout: bodyMs + 5000,
       connectionsCheckingInterval: 1000,
@@ -204,7 +204,7 @@ function httpServer(app: App, server: ServerContext): Server {
   return http
 }
 
-/** An answer to what is no HTTP, or never became a whole head. */
+/** Answers invalid HTTP and headers that never become complete. */
 function answerBroken(error: NodeJS.ErrnoException, socket: Socket): void {
   if (error.code === 'ECONNRESET' || !socket.writable) {
     socket.destroy()
@@ -227,7 +227,7 @@ async function close(http: Server, server: ServerContext, drainSeconds: number):
   server.ending.abort()
   const closed = new Promise<void>((resolve) => http.close(() => resolve()))
   http.closeIdleConnections()
-  // Answers that are on their way get a moment.
+  // Answers that are being sent get a moment.
   const timer = setTimeout(() => http.closeAllConnections(), 2000)
   await closed
   clearTimeout(timer)

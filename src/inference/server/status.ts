@@ -1,4 +1,4 @@
-/** What the server says of itself: that it lives, what it serves, how much it does. */
+/** Routes about the server itself: health, models, load. */
 import type { Context } from 'hono'
 import { HttpError } from './errors.ts'
 import type { App, ServerContext } from './parts.ts'

@@ -1,4 +1,4 @@
-/** Server-sent events: one `data:` line each, ended by `data: [DONE]` where the API has that. */
+/** Server-sent events: one `data:` line each, with a final `data: [DONE]` where the API has that. */
 
 import { jsonText } from './json.ts'
 
@@ -11,10 +11,11 @@ export interface SsePiece {
 }
 
 /**
- * A body that sends what `pieces` yields. It asks for the next piece when the client has taken the last ones, and ends the generator when the client goes.
- * @param done whether the stream ends in `data: [DONE]`
- * @param gone is called when the client goes
- * @param fault what to send for an error in the middle, when the status has long gone out
+ * A response body that sends what `pieces` yields. It asks for the next piece when the client has read the earlier ones, and ends the generator when the
+ * client disconnects.
+ * @param done whether the stream ends with `data: [DONE]`
+ * @param gone called when the client disconnects
+ * @param fault the event for an error in the middle, when the status was sent already
  */
 export function sse(
   pieces: AsyncGenerator<SsePiece>,
@@ -42,7 +43,7 @@ export function sse(
     },
     async cancel() {
       cancelled = true
-      // A generator that waits is only ended by what it waits for.
+      // A waiting generator can only be ended through what it waits for.
       gone()
       await pieces.return(undefined)
     },
@@ -53,6 +54,6 @@ export function sse(
 export const sseHeaders = {
   'content-type': 'text/event-stream; charset=utf-8',
   'cache-control': 'no-cache',
-  // nginx would keep the events back.
+  // Else nginx would buffer the events.
   'x-accel-buffering': 'no',
 }

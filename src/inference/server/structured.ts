@@ -1,11 +1,11 @@
-/** response_format and structured_outputs as constraints on the draw. */
+/** response_format and structured_outputs as constraints on sampling. */
 import type { GrammarConstraint, GrammarFormat } from '../grammar/types.ts'
 import { checkSize } from './body.ts'
 import { badRequest, unsupported } from './errors.ts'
 import type { ServerContext } from './parts.ts'
 import type { ResponseFormat, StructuredOutputs } from './schemas/common.ts'
 
-/** What an answer must be. @throws HttpError for several at once, or none that is known */
+/** The constraint that a request asks for. @throws HttpError for several at once, or an unknown one */
 function formatOf(
   format: ResponseFormat | null | undefined,
   outputs: StructuredOutputs | null | undefined,
@@ -37,7 +37,7 @@ function schemaOf(json: string | Record<string, unknown>): unknown {
   }
 }
 
-/** Makes the constraint of each completion, where the request asks for one. @param more.own what tool_choice demands @param more.afterToken what the format begins after */
+/** Makes the constraint of each completion, where the request asks for one. @param more.own the constraint by tool_choice @param more.afterToken the token after which it begins */
 export function constraintOf(
   server: ServerContext,
   body: { response_format?: ResponseFormat | null; structured_outputs?: StructuredOutputs | null },

@@ -1,23 +1,23 @@
-/** The text of a completion as it comes, token by token: what is certain of it, up to what ended it. */
+/** The text of a completion, token by token: gives out text once it cannot change any more, up to the stop string. */
 import type { Tokenizer } from '../../model/tokenizer.ts'
 import { Detokenizer } from '../detokenizer.ts'
 
 export interface TextRules {
   skipSpecialTokens: boolean
-  /** Strings that end it, and tokens that do. */
+  /** Stop strings and stop tokens. */
   stop: readonly string[]
   stopTokens: ReadonlySet<number>
-  /** What ended it stays in the text. */
+  /** The stop string stays in the text. */
   includeStop: boolean
-  /** No stop string is looked for before so many tokens. */
+  /** Stop strings count only after so many tokens. */
   minTokens: number
 }
 
-/** The pieces that `push` and `flush` give, joined, are the text. */
+/** The pieces that `push` and `flush` return make up the text. */
 export class OutputText {
   readonly #detokenizer: Detokenizer
   readonly #rules: TextRules
-  /** The engine alone says which stop string counted: text is given out once it can't be part of one. */
+  /** Only the engine decides which stop string counted; text is held back while it may be part of one. */
   readonly #late: boolean
   #held = ''
   /** Characters of `#held` that the last token added. */
@@ -37,14 +37,14 @@ export class OutputText {
     return this.#late ? this.#hold(piece) : piece
   }
 
-  /** The rest, when the last token was pushed. @param stopped the stop string that ended it */
+  /** The rest, after the last token. @param stopped the stop string that ended the text */
   flush(stopped: string | undefined): string {
     const rest = this.#detokenizer.flush()
     if (!this.#late) return rest
     const text = this.#held + rest
     this.#held = ''
     if (stopped === undefined) return text
-    // It ends in what the last token added.
+    // The stop string ends within the text of the last token.
     const before = text.length - rest.length - this.#fresh
     const at = text.indexOf(stopped, Math.max(0, before - stopped.length + 1))
     return at < 0 ? text : text.slice(0, at + (this.#rules.includeStop ? stopped.length : 0))
@@ -55,7 +55,7 @@ export class OutputText {
     this.#held += piece
     this.#fresh = piece.length
     let certain = Math.max(0, this.#held.length - piece.length - reach)
-    // Half of a character would be no text: other languages can't join it with its other half again.
+    // Never half of a surrogate pair: clients in other languages can't join the halves again.
     if (/[\ud800-\udbff]/.test(this.#held.charAt(certain - 1))) certain--
     const given = this.#held.slice(0, certain)
     this.#held = this.#held.slice(certain)

@@ -1,4 +1,4 @@
-/** /tokenize and /detokenize: what the model sees of a text, and back. */
+/** /tokenize and /detokenize: text to the model's tokens, and back. */
 import type { Context } from 'hono'
 import { badRequest } from './errors.ts'
 import type { App, ServerContext } from './parts.ts'

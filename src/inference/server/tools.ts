@@ -1,4 +1,4 @@
-/** What a chat request's tools mean here, and how thoughts and calls are found in its answer. */
+/** How a chat request's tools are used, and how thoughts and calls are found in its answer. */
 import { UserError } from '../../common/errors.ts'
 import type { GrammarFormat } from '../grammar/types.ts'
 import { ReasoningStream, thoughtMarks, type Thinking } from '../parsers/reasoning.ts'
@@ -9,15 +9,15 @@ import type { ServerContext } from './parts.ts'
 import type { ChatBody } from './schemas/chat.ts'
 
 export interface ToolPlan extends Plan {
-  /** Where a call is demanded, what it must look like. */
+  /** The constraint where a call is required. */
   constraint?: { format: GrammarFormat; field: string }
   finishReason(reason: string, calls: number): string
 }
 
-/** The template that prompts with tools are made with. */
+/** The chat template for prompts with tools. */
 const templateOf = ({ parts }: ServerContext): string | null => parts.chatTemplate ?? parts.tokenizer.toolTemplate
 
-/** @throws HttpError for tools that this server can't serve */
+/** @throws HttpError for tools that this server does not support */
 export function planTools(server: ServerContext, body: ChatBody): ToolPlan {
   const { toolParser = 'auto' } = server.parts
   const asked = (body.tools?.length ?? 0) > 0
@@ -25,14 +25,14 @@ export function planTools(server: ServerContext, body: ChatBody): ToolPlan {
     throw unsupported('tools', 'this server was started without a --tool-call-parser')
   let made: Plan
   try {
-    // "auto" without tools is what many clients send.
+    // Many clients send "auto" without tools.
     const tool_choice = !asked && body.tool_choice === 'auto' ? 'none' : body.tool_choice
     made = plan({ ...body, tool_choice }, toolParser, templateOf(server))
   } catch (error) {
     if (!(error instanceof UserError)) throw error
     throw badRequest(error.message, error.message.startsWith('tool_choice') ? 'tool_choice' : 'tools')
   }
-  // OpenAI: a call that was demanded by name ends as any text.
+  // As in OpenAI's API, the finish reason of a call required by name is that of a text.
   const named = typeof body.tool_choice === 'object' && body.tool_choice !== null
   return {
     ...made,
@@ -47,13 +47,13 @@ export function answerTo({ parts }: ServerContext, thinking: Thinking, tools?: P
   return new AnswerText(reasoning, tools?.parser ?? undefined, tools?.most)
 }
 
-/** Whether an answer can be read without its special tokens: what marks its thoughts and calls is one in some tokenizers. */
+/** Whether special tokens can be left out of the answer's text. Some tokenizers have special tokens for thoughts and calls, which are needed then. */
 export function readsWithoutSpecialTokens({ parts: { tokenizer, reasoning } }: ServerContext, tools?: Plan): boolean {
   const marks = [...(reasoning ? thoughtMarks : []), ...(tools?.parser?.marks ?? [])]
   return !marks.some((mark) => tokenizer.isSpecial(tokenizer.tokenToId(mark) ?? -1))
 }
 
-/** What a format begins after, where the model thinks before it answers: the token that ends its thoughts. */
+/** The token after which a constraint begins, where the model thinks first: the one that ends its thoughts. */
 export function thoughtsEnd({ parts }: ServerContext, thinking: Thinking): number | undefined {
   if (!parts.reasoning || thinking === 'ended') return undefined
   return parts.tokenizer.tokenToId('</think>') ?? undefined

@@ -1,4 +1,4 @@
-/** What the events of a stream say of the tokens that were used: stream_options. */
+/** The usage in events of a stream: stream_options. */
 import { badRequest } from './errors.ts'
 import type { Generation, Usage } from './generation.ts'
 
@@ -23,7 +23,7 @@ export class StreamUsage {
   readonly #whole: () => Usage
   readonly #asked: boolean
   readonly #always: boolean
-  /** Tokens that have come, by completion. */
+  /** Tokens so far, by completion. */
   readonly #made = new Map<number, number>()
 
   /** @param whole of the whole request, where that is not what the engine made */
@@ -34,12 +34,12 @@ export class StreamUsage {
     this.#always = this.#asked && options?.continuous_usage_stats === true
   }
 
-  /** So many tokens more have come of the index-th completion: to be told of those without an event too. */
+  /** Counts tokens of the index-th completion; also to be called for tokens without an event. */
   made(index: number, tokens: number): void {
     this.#made.set(index, (this.#made.get(index) ?? 0) + tokens)
   }
 
-  /** Part of an event of the index-th completion. */
+  /** The usage part of an event of the index-th completion. */
   event(index: number): object {
     if (!this.#always) return this.#asked ? { usage: null } : {}
     const completion_tokens = this.#made.get(index) ?? 0
@@ -47,7 +47,7 @@ export class StreamUsage {
     return { usage: { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens } }
   }
 
-  /** The event after all others, of the whole request; none where it is not asked for. */
+  /** The usage of the whole request, for the last event; none where it was not asked for. */
   *last(envelope: object): Generator<{ data: object }> {
     if (this.#asked) yield { data: { ...envelope, choices: [], usage: this.#whole() } }
   }

@@ -5,7 +5,7 @@ import { formerly, ignored, list, only, requestFields, samplingFields } from './
 const textPart = z.object({
   type: z.enum(['text', 'input_text', 'output_text'], { error: 'it must be "text"; the model reads no images, sounds or files' }),
   text: z.string(),
-  // Of an answer that is sent back.
+  // Of an earlier answer that the client sends back.
   annotations: ignored,
   logprobs: ignored,
 })
@@ -41,7 +41,7 @@ const tool = z.object({
 })
 export type ToolBody = z.infer<typeof tool>
 
-/** What turns messages into a prompt. */
+/** Fields that decide how messages become a prompt. */
 const templateFields = {
   messages: list(message, { least: 1 }),
   tools: list(tool).nullish(),
@@ -112,7 +112,7 @@ const inputItem = z.object({
   status: ignored,
 })
 
-/** What an answer before thought, sent back with the rest of its output. */
+/** Thoughts of an earlier answer, sent back with the rest of its output. */
 const reasoningItem = z.object({
   type: z.literal('reasoning'),
   content: list(z.object({ type: z.literal('reasoning_text'), text: z.string() })).nullish(),
@@ -122,7 +122,7 @@ const reasoningItem = z.object({
   status: ignored,
 })
 
-/** OpenAI's Responses API: text in, text out, nothing is kept. */
+/** OpenAI's Responses API: text in, text out, nothing is stored. */
 export const responsesBody = z.object({
   model: z.string().nullish(),
   input: z.union([z.string(), list(z.union([inputItem, reasoningItem]), { least: 1 })], {
@@ -171,7 +171,7 @@ export const responsesBody = z.object({
   conversation: only(),
   prompt: only(),
   background: only(false),
-  // Who keeps nothing asks for thoughts to send back: they are there, and in the clear.
+  // Stateless clients ask for encrypted thoughts to send back; here they are in the output anyway, as plain text.
   include: only([], ['reasoning.encrypted_content']),
   reasoning: z.object({ effort: templateFields.reasoning_effort, summary: ignored, generate_summary: ignored }).nullish(),
   top_logprobs: only(0),

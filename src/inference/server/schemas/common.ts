@@ -1,7 +1,7 @@
-/** What the bodies of all generating routes share: OpenAI's and vLLM's sampling fields, by their names, null meaning "not given". */
+/** Fields of all generating routes: OpenAI's and vLLM's sampling fields under their names; null means "not given". */
 import * as z from 'zod'
 
-/** A field that exists elsewhere and does nothing here: taken only with a value that asks for nothing. */
+/** A field that is not supported: accepted only with a value that has no effect. */
 export function only(...neutral: unknown[]) {
   const taken = new Set(neutral.map((value) => JSON.stringify(value)))
   const words =
@@ -9,7 +9,7 @@ export function only(...neutral: unknown[]) {
   return refused(words, taken)
 }
 
-/** A field that older clients send, and that has another name now. */
+/** An old field that has another name now. */
 export const formerly = (now: string) => refused(`an older name, not supported by this server; it is ${now} now`)
 
 function refused(message: string, taken: ReadonlySet<string> = new Set()) {
@@ -22,12 +22,12 @@ function refused(message: string, taken: ReadonlySet<string> = new Set()) {
     })
 }
 
-/** Taken and without effect here: it names the caller, or tunes what this server does anyway. */
+/** Fields that are accepted and have no effect: they name the caller, or tune what this server always does. */
 export const ignored = z.unknown().optional()
 
 const tokenId = z.int().min(0)
 
-/** The value as the schema takes it; its first mistake is told as the whole's. */
+/** Parses a value by a schema; its first mistake is reported as one of the whole field. */
 function part<T extends z.ZodType>(schema: T, key: PropertyKey, value: unknown, context: z.RefinementCtx): z.output<T> {
   const { data, error } = schema.safeParse(value)
   if (!error) return data
@@ -39,11 +39,11 @@ function part<T extends z.ZodType>(schema: T, key: PropertyKey, value: unknown, 
 interface ListLimits {
   least?: number
   most?: number
-  /** Whether an element is surely one, as it is. */
+  /** A quick check that an element is certainly valid. */
   isFine?: (value: unknown) => boolean
 }
 
-/** A list that is looked at up to its first wrong element: zod tells of each, and a body has room for millions of them, which the memory has not. */
+/** A list that is checked up to its first wrong element: zod would report each, and millions of reports would fill the memory. */
 export function list<T extends z.ZodType>(element: T, { least = 0, most = Infinity, isFine }: ListLimits = {}) {
   return z.array(z.unknown()).transform((values, context) => {
     if (values.length < least) context.addIssue({ code: 'custom', message: 'it is empty' })
@@ -55,16 +55,16 @@ export function list<T extends z.ZodType>(element: T, { least = 0, most = Infini
   })
 }
 
-/** Token ids, of which a body may have ten millions: zod is asked about those that are none, for its words. */
+/** Token ids, of which a body may have ten million: only bad ones go through zod, for its message. */
 export const tokenIds = (limits: ListLimits = {}) =>
   list(tokenId, { ...limits, isFine: (value) => Number.isSafeInteger(value) && (value as number) >= 0 })
 
-/** A whole number of up to 64 bits; JSON's numbers are not exact beyond 53. */
+/** An integer of up to 64 bits; JSON's numbers are not exact beyond 53. */
 const wide = z.number().refine(Number.isInteger, 'it must be a whole number')
 
 const biasKey = z.string().regex(/^\d{1,9}$/, 'keys are token ids')
 const biasValue = z.number().min(-100).max(100)
-/** Looked at up to its first wrong entry, as lists are. */
+/** Checked up to the first wrong entry, as lists are. */
 const bias = z.record(z.string(), z.unknown()).transform((map, context) => {
   const taken: Record<string, number> = {}
   for (const [key, value] of Object.entries(map)) {
@@ -81,7 +81,7 @@ export const streamOptions = z
 
 /** How tokens are drawn, and when a completion ends. */
 export const samplingFields = {
-  // Numbers that float32 has and that leave logits finite.
+  // Limited so that float32 logits stay finite.
   temperature: z.number().min(0).max(100).nullish(),
   top_p: z.number().gt(0).max(1).nullish(),
   top_k: z.int().min(-1).nullish(),
@@ -137,7 +137,7 @@ const responseFormat = z
   ])
   .nullish()
 
-/** The request itself: who answers, what comes back beside the text. */
+/** Fields of the request itself: the model, and what is returned beside the text. */
 export const requestFields = {
   model: z.string().nullish(),
   stream: z.boolean().nullish(),
