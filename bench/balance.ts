@@ -1,6 +1,6 @@
 /**
- * What a software adapter's threads lose in each dispatch: the clock's time less the processor's, spread over the cores. Rates by processor time do not show it. The driver gives each of its threads the same
- * number of workgroups in a row, so a dispatch whose last workgroups take longer than its first loses; and each loses what it takes to wake the threads, 20 to 60 us, and some 20 of the timestamps here.
+ * How much time a software adapter's threads are idle in each dispatch: wall-clock time less processor time divided by the cores. Rates by processor time do not show it. The driver gives each of its threads
+ * the same number of consecutive workgroups, so a dispatch whose last workgroups take longer than its first wastes time; and each wastes 20 to 60 us for waking the threads, and about 20 for the timestamps here.
  *
  *     node bench/balance.ts decode|prompts|lora|full [--model models/tiny] [--sequences 32] [--prompt 32] [--tokens 24] [--top 15]
  *
@@ -34,7 +34,7 @@ if (!work) {
   process.exit(2)
 }
 
-// Whether cores are kept awake is not tried here, as what is measured would go one way for some kinds and the other for others.
+// Keeping cores awake is left off here: it would switch during the measurement, and kinds could not be compared.
 process.env.DAWN_RL_AWAKE ??= '1'
 const files = await modelFor(flags.model)
 const gpu = await Gpu.open({ wideVectors: gainsByWideVectors([files.config], { trains: true }) })
@@ -75,7 +75,7 @@ const run = work === 'lora' || work === 'full' ? training(decoder) : generation(
 await run()
 await run()
 
-/** What was replayed, with which counts, and how often. */
+/** Which plans were replayed, with which counts, and how often. */
 const seen: { plan: Plan; counts: Record<string, number>; times: number }[] = []
 const replay = gpu.replay.bind(gpu)
 gpu.replay = (plan, values, section) => {
@@ -89,7 +89,7 @@ gpu.replay = (plan, values, section) => {
 await run()
 
 const nobody = new Int32Array(new SharedArrayBuffer(4))
-/** Milliseconds of dispatches that are replayed by themselves, by the clock and of the processor: of five times the one in which least was lost. */
+/** Wall-clock and processor milliseconds of dispatches that are replayed alone: of five runs, the one with the least idle time. */
 async function alone(commands: Plan['commands']): Promise<{ ms: number; cpuMs: number }> {
   let best = { ms: Infinity, cpuMs: 0 }
   let pause = 50
@@ -98,7 +98,7 @@ async function alone(commands: Plan['commands']): Promise<{ ms: number; cpuMs: n
     const times = await gpu.profile(() => {
       replay({ ...emptyPlan(), commands })
       gpu.flush()
-      // As in a run, and so that this thread takes nothing from them.
+      // As in a run, and so that this thread uses no core meanwhile.
       const wait = beginWait()
       Atomics.wait(nobody, 0, 0, pause)
       wait.rest()
@@ -112,7 +112,7 @@ async function alone(commands: Plan['commands']): Promise<{ ms: number; cpuMs: n
   return best
 }
 
-/** Commands of a kind are replayed so often that there are some. */
+/** Commands of a kind are repeated up to at least this number, so that the time can be measured. */
 const fewest = 8
 const kinds = new Map<string, { calls: number; ms: number; cpuMs: number }>()
 for (const { plan, counts, times } of seen) {

@@ -1,10 +1,10 @@
 /**
- * What runs of many turns and of tools learned, over seeds: from the folders that `train` leaves to one object a config, with the
- * held-out reward before and after of each seed, how much it rose, kl of the first step (fresh rollouts: 0), and seconds.
+ * What runs with many turns and with tools learned, over seeds: turns the run folders of `train` into one object for each config, with the
+ * held-out reward of each seed before and after, its gain, kl of the first step (fresh rollouts: 0), and seconds.
  *
  *     node bench/environments.ts bench/results/environments.json configs/tiny-turns.toml outputs/turns-1 outputs/turns-2 ...
  *
- * An object of the same config that the file has already is replaced, others stay.
+ * An object of the same config in the file is replaced; others stay.
  */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'

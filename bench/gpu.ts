@@ -1,17 +1,17 @@
 /**
- * What a GPU should reach, in one command: each part is measured, stands beside its aim, and is in the file as soon as it is known.
+ * What a GPU should reach, in one command: each part is measured, compared with its aim, and written to the file at once.
  *
  *     node bench/gpu.ts [--out bench/results/gpu.json] [--only dispatch,compile,peaks,tune,matmul,attention,decode,step,peers] [--quick] [--python python3]
  *
- * - dispatch: microseconds of a dispatch (recording it; sending it; on the device, each waiting for the one before) and of a submit, and how long a read-back takes
- * - compile: the first training step of a small model less the second, with an empty shader cache and with what that left
+ * - dispatch: microseconds of a dispatch (recording; sending; on the device, each waiting for the one before), of a submit and of a read-back
+ * - compile: the first training step of a small model less the second, with an empty shader cache and with the cache that this left
  * - peaks: multiply-adds and matrix units in registers, copies;  tune: the tuner's choice and its seconds
  * - matmul: 4096 x 4096 x 4096 on matrix units and in register tiles, beside cuBLAS where --python has PyTorch with CUDA
  * - attention: backward beside forward, Qwen3-0.6B's heads, 2048 and 8192 tokens; backward on matrix units, at 2048 tokens in each of its shapes
  * - decode: Qwen3-0.6B's shape, 32 sequences: bytes that a step must read (weights, keys, values) a second, beside the copy
  * - step: a LoRA step of that shape on 16k packed tokens, in micro-batches of 4096 and of 16k
  * - peers: the same step through PEFT, and transformers' generate, where --python has them and PyTorch with CUDA
- * A part that fails says why, and the others go on; the exit code is then 1. Without a GPU, `--quick` shows that all of it works (tiny sizes, no aims).
+ * A part that fails says why, and the others go on; the exit code is then 1. Without a GPU, `--quick` shows that everything works (tiny sizes, no aims).
  */
 import { spawnSync } from 'node:child_process'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
@@ -41,7 +41,7 @@ const { values } = wordsOf(import.meta.filename, {
     only: { type: 'string', default: parts.join(',') },
     quick: { type: 'boolean', default: false },
     python: { type: 'string', default: 'python3' },
-    /** Of the compile part: one process, which prints its figures. */
+    /** The child process of the compile part, which prints its figures. */
     child: { type: 'boolean', default: false },
   },
 })
@@ -53,7 +53,7 @@ if (unknown.length > 0) {
   process.exit(2)
 }
 
-/** A figure beside what it should be: at least, or at most where `most` is set. */
+/** Compares a figure with its aim: at least that, or at most where `most` is set. */
 interface Aim {
   name: string
   value: number
@@ -94,10 +94,10 @@ const wayName = (units: boolean): string => (units ? 'matrix units' : 'register 
 async function dispatches(): Promise<unknown> {
   const kernel = fileURLToPath(new URL('../src/bench/copy.wgsl', import.meta.url))
   const [a, b] = ['a', 'b'].map((label) => gpu.pool.acquire(1024, label))
-  // Below what is sent by itself, so that recording, sending and the device are apart.
+  // Few enough that nothing is sent automatically, so that recording, sending and the device are measured separately.
   const count = quick ? 200 : 500
   const run = (n: number): void => {
-    // There and back: each needs the one before.
+    // Back and forth between two buffers, so that each dispatch needs the one before.
     for (let i = 0; i < n; i++) dispatchFlat(gpu, kernel, {}, i % 2 ? [b, a] : [a, b], { count: 64 }, 64)
   }
   const plan = gpu.record(() => run(count))
@@ -150,7 +150,7 @@ function answerOf(program: string, words: string[], options: { env?: NodeJS.Proc
   return JSON.parse(stdout.trim().split('\n').at(-1)!)
 }
 
-/** A process of its own for each: what the driver keeps in memory is gone, what it keeps on disk is in a folder made for this. */
+/** Each in a new process, without the driver's cache in memory; its cache on disk is in a folder made for this. */
 function compiling(): unknown {
   const cache = mkdtempSync(join(tmpdir(), 'dawn-rl-shaders-'))
   const places = ['XDG_CACHE_HOME', '__GL_SHADER_DISK_CACHE_PATH', 'MESA_SHADER_CACHE_DIR', 'AMD_SHADER_DISK_CACHE_PATH']
@@ -233,7 +233,7 @@ async function matmuls(): Promise<unknown> {
       rows.push(row)
       const name = `${row.name} ${row.shape}, ${wayName(units)}`
       show({ name, value: row.gflops, unit: 'GFLOP/s' })
-      // Of the share that register tiles have of the peak, forward is what was aimed at.
+      // The aim for forward is a share of the peak.
       if (!units)
         show({
           name: '  share of multiply-adds in registers',
@@ -293,7 +293,7 @@ async function decodes(): Promise<unknown> {
       )
       const { layers, kvHeads, headDim } = files.config
       const cache = sequences * (promptTokens + tokens / 2) * 2 * kvHeads * headDim * layers * 4
-      // Tied: the embedding is read as the head; the rows looked up are next to nothing.
+      // Tied weights: the embedding is read as the head; the rows that are looked up hardly count.
       const bytes = 2 * weightCount(files.config) + cache
       const gbs = bytes / (row.stepMs / 1000) / 1e9
       rows.push({ ...row, gbs })
@@ -333,7 +333,7 @@ async function steps(): Promise<unknown> {
   return rows
 }
 
-/** The best of ours of a name that begins so, if this run has measured one. */
+/** Our best figure whose name begins so, if this run has measured one. */
 function ours(name: string): number | undefined {
   const found = (report.aims as Aim[]).filter((aim) => aim.name.startsWith(name)).map(({ value }) => value)
   return found.length > 0 ? Math.max(...found) : undefined

@@ -1,7 +1,7 @@
 /**
- * What a finished run differs in from another one, in sentences (bench/kill-runs.ts).
+ * The differences between two finished runs, in sentences (bench/kill-runs.ts).
  *
- * In turns (max_async_level = 0) everything that no clock decides must be equal to the bit; else what does not hang on which weights sampled.
+ * With max_async_level = 0 everything but times must be equal to the bit; else everything that does not depend on which weights sampled.
  */
 import { createHash } from 'node:crypto'
 import { existsSync, readdirSync, readFileSync, readlinkSync, statSync } from 'node:fs'
@@ -33,9 +33,9 @@ const rowsOf = (path: string): Row[] => textOf(path).split('\n').filter(Boolean)
 const pick = (row: Row, keep: (key: string) => boolean): Row =>
   Object.fromEntries(Object.entries(row).filter(([key]) => keep(key)))
 
-/** Metrics without what a clock or an allocator decides. */
+/** Metrics without times and memory. */
 const metricOf = (row: Row) => pick(row, (key) => !/^(time|time\/.*|perf\/.*)$/.test(key))
-/** What does not hang on which weights sampled. */
+/** Metrics that do not depend on which weights sampled. */
 const countOf = (row: Row) =>
   pick(row, (key) => ['step', 'progress/rollouts', 'progress/total_rollouts', 'optim/lr'].includes(key))
 const rolloutOf = (row: Row) => pick(row, (key) => key !== 'timing')
@@ -77,7 +77,7 @@ function sameRollouts(want: string, have: string, inTurns: boolean): string[] {
 
 function sameCheckpoints(want: string, have: string, inTurns: boolean): string[] {
   const [a, b] = [want, have].map((folder) => namesIn(join(folder, 'checkpoints')))
-  // Which step is the best hangs on the numbers, and they on which weights sampled.
+  // The best step depends on the numbers, and these on which weights sampled.
   if (!inTurns) return namesIn(join(have, 'checkpoints')).filter((name) => /^step_\d+$/.test(name)).flatMap((name) => brokenBecause(join(have, 'checkpoints', name)) ?? []) // prettier-ignore
   if (a.join() !== b.join()) return [`checkpoints/ holds ${b.join(', ')} instead of ${a.join(', ')}`]
   const [best, bestHere] = [want, have].map((folder) => bestOf(folder))
@@ -93,7 +93,7 @@ function sameCheckpoints(want: string, have: string, inTurns: boolean): string[]
   return [...broken, ...different]
 }
 
-/** A step has one line at most (a kill between its checkpoint and the next step loses it), in the order of the steps. */
+/** Each step has at most one line (a kill between its checkpoint and the next step loses it), in order. */
 function timelineOf(folder: string): string[] {
   const steps = rowsOf(join(folder, 'logs/timeline.jsonl')).map((row) => Number(row.step))
   const wrong = steps.find((step, i) => i > 0 && step <= steps[i - 1])
@@ -106,7 +106,7 @@ const bestOf = (folder: string) =>
 const hashOf = (file: string) =>
   existsSync(file) && statSync(file).isFile() ? createHash('sha256').update(readFileSync(file)).digest('hex') : 'not there'
 
-/** Files that only a process that runs may have. */
+/** Files that only exist while a process runs. */
 function leftovers(folder: string): string[] {
   const names = ['', 'logs', 'checkpoints', 'rollouts'].flatMap((sub) =>
     namesIn(join(folder, sub)).map((name) => join(sub, name)),

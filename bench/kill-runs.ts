@@ -1,10 +1,10 @@
 /**
- * Runs that are killed: small training runs as child processes, SIGKILL to the whole process group at a drawn instant, --resume, again and
- * again, and what the finished run differs in from one that was never killed. bench/kill.ts counts them by the thousand, test/cli/kill.test.ts a few.
+ * Kills small training runs: each is a child process that gets SIGKILL (the whole process group) at a random instant, then --resume, again
+ * and again; the finished run is compared with one that was never killed. bench/kill.ts makes thousands of kills, test/cli/kill.test.ts a few.
  *
- * The instants: 'time' is uniform over the run from the first instant of the process on; the others follow an event on the disk by some
- * milliseconds, because that is where a kill can hurt: 'save' while a checkpoint is written or deleted, 'record' while metrics and rollouts are,
- * 'start' while the folder is opened or taken back.
+ * The instants: 'time' is uniform over the whole time of the process; the others are some milliseconds after an event on disk, where a kill
+ * can do harm: 'save' while a checkpoint is written or deleted, 'record' while metrics and rollouts are written, 'start' while the folder is
+ * opened or rewound.
  */
 import { spawn, spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, watch, writeFileSync } from 'node:fs'
@@ -22,7 +22,7 @@ const root = join(import.meta.dirname, '..')
 
 type Keys = Record<string, string | number | boolean>
 
-/** What a run trains, as keys of [trainer.args] on top of `base`, and when it saves. */
+/** A kind of run: keys of [trainer.args] on top of `base`, and when it saves. */
 export interface Kind {
   name: string
   /** Default: train. */
@@ -72,7 +72,7 @@ export default () => {
 }
 `
 
-/** A run that nobody kills: its folder, how long it took, and what it said. */
+/** A run that is not killed: its folder, its time, and its output. */
 export interface Reference {
   folder: string
   seconds: number
@@ -90,7 +90,7 @@ export interface Kill {
   nth: number
 }
 
-/** Where a kill hit, read from what it left. */
+/** What a kill interrupted, seen from the files that it left. */
 export interface Left {
   how: When
   /** Rows of steps in metrics.jsonl, and the newest whole checkpoint (0: none). */
@@ -110,7 +110,7 @@ export interface Trial {
   kills: Left[]
   starts: number
   seconds: number
-  /** Sentences; empty where the run is that which was never killed. */
+  /** Differences as sentences; empty where the run equals the one that was never killed. */
   differences: string[]
 }
 
@@ -121,7 +121,7 @@ export function drawKill(random: Random, seconds: number): Kill {
   return { how, delay: random.next() * most, nth: 1 + random.int(how === 'start' ? 2 : 4) }
 }
 
-/** One folder of configs and runs. */
+/** A folder with configs and runs. */
 export class KillRuns {
   readonly dir: string
   readonly #asyncLevel: number
@@ -136,8 +136,8 @@ export class KillRuns {
   }
 
   /**
-   * Chooses small tiles for the runs (in a tune.json of their own): no bit hangs on them, and the driver has a third less to compile, which is
-   * most of what a start costs.
+   * Chooses small tiles for the runs (in their own tune.json): they change no bit, and the driver compiles a third less, which is most of
+   * the time of a start.
    */
   async prepare(): Promise<void> {
     const before = process.env.XDG_CACHE_HOME
@@ -152,7 +152,7 @@ export class KillRuns {
     }
   }
 
-  /** The run of a kind that nobody kills; made once. */
+  /** The run of a kind that is not killed; made once. */
   reference(kind: Kind): Promise<Reference> {
     let made = this.#references.get(kind.name)
     if (!made) {
@@ -199,7 +199,7 @@ export class KillRuns {
     return trial
   }
 
-  /** What a finished run differs in from another one, in sentences. */
+  /** The differences between two finished runs, in sentences. */
   compare(want: string, have: string): string[] {
     return differences(want, have, { inTurns: this.#asyncLevel === 0 })
   }
@@ -214,7 +214,7 @@ export class KillRuns {
   }
 
   get #environment(): NodeJS.ProcessEnv {
-    // What the driver compiled is kept where it always is.
+    // The driver's shader cache stays in its usual place.
     return { MESA_SHADER_CACHE_DIR: cache, ...process.env, NO_COLOR: '1', XDG_CACHE_HOME: join(this.dir, 'cache') }
   }
 
@@ -237,7 +237,7 @@ export class KillRuns {
     let killed = false
     const shoot = () => {
       if (over.signal.aborted || child.exitCode !== null) return
-      // The group is the child's own, so whatever it started dies with it.
+      // The child has its own process group, so everything that it started dies too.
       killed = process.kill(-child.pid!, 'SIGKILL')
     }
     if (kill) void instant(kill, folder, over.signal).then(shoot, () => {})
@@ -284,7 +284,7 @@ async function events(place: string, how: When, nth: number, signal: AbortSignal
   await promise.finally(() => watcher.close())
 }
 
-/** What a killed process left. */
+/** The state that a killed process left. */
 function leftBy(how: When, folder: string, seconds: number): Left {
   const text = textOf(join(folder, 'metrics.jsonl'))
   const saved = namesIn(join(folder, 'checkpoints'))

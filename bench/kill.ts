@@ -1,11 +1,11 @@
 /**
- * Kills training runs and compares what they become with runs that were never killed (bench/kill-runs.ts).
+ * Kills training runs, resumes them, and compares the results with runs that were never killed (bench/kill-runs.ts).
  *
  *     node bench/kill.ts --kills 1000 [--async 0|1] [--seed S] [--parallel N] [--only TRIAL] [--keep DIR] [--out bench/results/kills.json]
  *
  * With max_async_level 0 metrics, rollouts, adapters and optimizer must be equal to the bit; with 1 the tasks, groups and counts, and no rollout
- * may be there twice. A difference is told in words, its run is kept, and the exit code is 1; --seed and --only draw the same kills again (what
- * they hit hangs on the machine's speed). Figures are added to those in the file that --out names. It is kind to others: start it with `nice`.
+ * may be there twice. A difference is printed, its run is kept, and the exit code is 1; --seed and --only repeat the same kills (what they
+ * hit depends on the machine's speed). Figures are added to those in the --out file. On a shared machine start it with `nice`.
  */
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -14,7 +14,7 @@ import { hashSeed, Random } from '../src/common/random.ts'
 import { drawKill, KINDS, KillRuns, type Left, type Trial } from './kill-runs.ts'
 import { wordsOf } from './words.ts'
 
-/** Kills of one run at most. */
+/** The most kills of one run. */
 const MOST = 12
 
 interface Chunk {

@@ -1,10 +1,10 @@
 /**
- * How fast are the products of a linear layer? SmolLM2's shapes, from one decoded token to a training batch.
+ * How fast are the matrix products of a linear layer? SmolLM2's shapes, from one decoded token to a training batch.
  *
  *     node bench/matmul.ts [--rows 1,16,32,512] [--shapes 576x576,1536x576,576x1536] [--forms nt,lora,nn,tn] [--repeats 3]
  *
  * Forms: nt (forward), lora (forward with rank 8), nn (backward to the input), tn (backward to the weight). A shape is N x K.
- * The cases, their checks and their clocks are those of `node cli.js bench matmul` (src/bench/matmul.ts); here any shape can be asked for.
+ * Cases, checks and timing are those of `node cli.js bench matmul` (src/bench/matmul.ts); here any shape can be given.
  * `x plain` is how many times as fast as a plain kernel with one output an invocation at 32 rows. Ends with one line of JSON.
  */
 import { runCase, type KernelRow } from '../src/bench/case.ts'

@@ -46,7 +46,7 @@ loader=$(ldconfig -p | sed -n 's/.*libvulkan\.so\.1 .*x86-64.* => //p' | head -1
 cp -L "$loader" "$folder/libvulkan.so.1"
 
 cat >"$folder/unpack.sh" <<'SH'
-# Sourced in the checkout: Node and the packages of this folder are there, and Vulkan's loader where the machine has none.
+# Source this in the checkout: it provides Node and the packages of this folder, and Vulkan's loader where the machine has none.
 pack=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mkdir -p "$pack/bin" "$pack/lib"
 [ -x "$pack/bin/node" ] || { xz -dc "$pack/node.xz" >"$pack/bin/node" && chmod +x "$pack/bin/node"; }
@@ -55,7 +55,7 @@ export PATH=$pack/bin:$PATH
 if ! ldconfig -p 2>/dev/null | grep -q 'libvulkan\.so\.1'; then
   cp "$pack/libvulkan.so.1" "$pack/lib/" && export LD_LIBRARY_PATH=$pack/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi
-# NVIDIA's driver may lie where no loader looks.
+# NVIDIA's driver may be where no loader looks.
 for icd in /usr/local/nvidia/share/vulkan/icd.d/nvidia_icd.json; do
   if [ -z "${VK_DRIVER_FILES:-}" ] && [ -e "$icd" ] && [ ! -e /usr/share/vulkan/icd.d/nvidia_icd.json ] && [ ! -e /etc/vulkan/icd.d/nvidia_icd.json ]; then export VK_DRIVER_FILES=$icd; fi
 done

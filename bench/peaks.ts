@@ -3,8 +3,8 @@
  *
  *     node bench/peaks.ts
  *
- * On a software adapter each figure comes twice: by the clock, and by the processor time of the driver's threads over the cores, which is what an idle
- * machine would give, whatever else runs.
+ * On a software adapter each figure is printed twice: by wall-clock time, and by the processor time of the driver's threads divided by the cores, which
+ * is what an idle machine would reach.
  */
 import { measurePeaks } from '../src/bench/peaks.ts'
 import { peakLines } from '../src/bench/report.ts'

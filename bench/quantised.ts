@@ -1,5 +1,5 @@
 /**
- * What does it cost to hold the layers in few bits, and what does it save? Decode steps and an optimizer step of one model held both ways, in turn.
+ * What does it cost to hold the layers in few bits, and what does it save? Decode steps and an optimizer step of one model in both forms, in turn.
  *
  *     node bench/quantised.ts [--model FILE.gguf|DIR|SHAPE] [--quantization gguf|q8_0] [--sequences 1,8,32] [--tokens 16] [--train 8] [--length 128] [--rounds 3]
  *       [--save]
@@ -38,7 +38,7 @@ const gpu = await Gpu.open()
 const files = await modelFor(values.model)
 const promptTokens = 8
 
-/** The model held in one way, with an engine and a trainer, and what it takes. */
+/** The model in one form, with an engine and a trainer, and its memory. */
 async function open(held: Quantization | undefined) {
   const before = gpu.pool.bytesInUse
   const decoder = await loadDecoder(gpu, files, { round: true, lora: loraOptions, quantization: held })
@@ -72,7 +72,7 @@ for (const what of [...sequences.map((count) => `decode of ${count}`), `training
   const count = Number(/^decode of (\d+)/.exec(what)?.[1])
   const run = async (one: typeof plain) => (count ? await one.decode(count) : await one.step())
   const best = { what, plain: Infinity, held: Infinity }
-  // One more than is counted: the first compiles.
+  // One more than is counted, as the first one compiles.
   for (let round = 0; round <= rounds; round++) {
     const [a, b] = [await run(plain), await run(held)]
     if (quantization === 'gguf' && a.ids !== b.ids) throw new Error(`${what}: other tokens than in bf16`)

@@ -8,7 +8,7 @@
  * milliseconds a token after that; and decode, tokens a second from when the last of them has its first token to when the first of them has its last, so
  * while all are decoded together and no prompt is computed. With `--adapter`, a PEFT folder, requests name that adapter. All rows are measured in turn,
  * `--rounds` times, after requests of their size that are not counted; the best of each stands, and the least of its rates beside it says how busy the machine was. Before that, what the server answers to one client must be what it answers to it among 32.
- * How many times one client's tokens a second 32 get that are decoded together is told by the medians of all rounds: the best of a single client is now and then a quarter over its
+ * The gain of 32 clients over one in tokens a second is by the medians of all rounds, as the best round of a single client may be a quarter above its
  * median. Prints a table and one line of JSON; `--save` writes bench/results/serve.json.
  */
 import { spawn } from 'node:child_process'
@@ -60,7 +60,7 @@ const url = await new Promise<string>((resolve, reject) => {
     if (found) resolve(found[0])
   })
 })
-// Next to nothing, as it runs on the same cores as the server.
+// As little work as possible, as this runs on the same cores as the server.
 const agent = new Agent({ keepAlive: true })
 
 /** Ids that every vocabulary has and that end nothing. */
@@ -75,7 +75,7 @@ function promptOf(round: string, index: number, shared: boolean): number[] {
 
 interface Answer {
   ids: number[]
-  /** When each came, in ms of this process. */
+  /** When each token came, in milliseconds of this process. */
   times: number[]
   begin: number
 }
@@ -115,7 +115,7 @@ async function measure(round: string, clients: number, shared: boolean) {
     firstTokenMs: at(first, 0.5),
     firstToken99Ms: at(first, 0.99),
     msPerToken: at(between, 0.5),
-    // Where some end before others begin there is no such time.
+    // There is no such time if some end before others begin.
     decodeTokensPerSecond: to > from ? (together * 1000) / (to - from) : null,
   }
 }
@@ -132,7 +132,7 @@ try {
     const { ids } = await ask(promptOf('check', i, true))
     if (ids.join() !== among[i].ids.join()) throw new Error(`client ${i} gets other tokens alone than among 32`)
   }
-  // Twice, as which kernels a round compiles hangs on how its requests come and go.
+  // Twice, as the kernels that a round compiles depend on how its requests come and go.
   for (const turn of [1, 2]) for (const { clients, shared } of shapes) await measure(`warm ${turn} ${clients}`, clients, shared)
   for (let round = 1; round <= rounds; round++) {
     for (const [i, { clients, shared }] of shapes.entries()) seen[i].push(await measure(`${round} ${clients}`, clients, shared))
@@ -156,7 +156,7 @@ try {
   server.kill('SIGTERM')
   await once(server, 'exit')
 }
-/** Of `of` the rates of all rounds of so many clients, with prompts of their own and shared. */
+/** The rates `of` all rounds with so many clients, with separate and with shared prompts. */
 const rateOf = (count: number, of: (rates: number[]) => number): number =>
   of(seen.flat().flatMap(({ clients, decodeTokensPerSecond: rate }) => (clients === count && rate !== null ? [rate] : [])))
 const median = (rates: number[]): number =>

@@ -1,4 +1,4 @@
-/** The words that a script of this folder is called with. */
+/** Command-line options of the scripts in this folder. */
 import { readFileSync } from 'node:fs'
 import { basename } from 'node:path'
 import { parseArgs, type ParseArgsConfig } from 'node:util'
@@ -11,7 +11,7 @@ export const rounded = (_: string, value: unknown): unknown => (typeof value ===
 export const text = (value: string) => ({ type: 'string', default: value }) as const
 
 /**
- * What `parseArgs` gives. `--help` prints the head of the script, and ends; words that it does not know end it with a sentence and exit code 2.
+ * What `parseArgs` returns. `--help` prints the script's first comment and exits; unknown options are a sentence and exit code 2.
  * @param script the caller's `import.meta.filename`
  */
 export function wordsOf<T extends ParseArgsConfig>(script: string, config: T): ReturnType<typeof parseArgs<T>> {

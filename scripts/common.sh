@@ -1,4 +1,4 @@
-# What the scripts share; sourced, not run. bash 3.2 (macOS) must do.
+# Shared by the scripts; sourced, not run. Must work with bash 3.2 (macOS).
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 pinned_node=$(cat "$root/.node-version")
 oldest_node=24 # as in cli.js
@@ -6,7 +6,7 @@ oldest_node=24 # as in cli.js
 say() { echo "${me:-dawn-rl}: $*"; }
 warn() { echo "${me:-dawn-rl}: $*" >&2; }
 
-# help_wanted "$@": where the first word asks for help, the script's head, which says how it is used, and the end.
+# help_wanted "$@": if the first word asks for help, prints the script's first comment, which says how it is used, and exits.
 help_wanted() {
   case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 }
@@ -30,8 +30,8 @@ use_node() {
   export PATH
 }
 
-# For tests: a software adapter (Mesa's lavapipe) translates shaders without LLVM's optimisations, which are half of a first test run's processor time and
-# gain a model as small as the tests' nothing. The parts of CI that are no tests (quickstart, peers) run as users do. GALLIVM_PERF= brings them back.
+# For tests: a software adapter (Mesa's lavapipe) compiles shaders without LLVM's optimisations, which take half of a first test run's processor time and
+# do not speed up models as small as the tests'. The other parts of CI (quickstart, peers) run as for users. GALLIVM_PERF= turns them on again.
 quick_shaders() { export GALLIVM_PERF=${GALLIVM_PERF-nopt}; }
 
 # find_python OLDEST NEWEST: python becomes the first Python 3 on the PATH whose minor version is between them, or nothing.
@@ -50,7 +50,7 @@ find_python() {
 venv_is_there() { [ "$(cat "$venv/ready" 2>/dev/null || true)" = "$wanted" ]; }
 
 # new_venv WHAT OLDEST NEWEST TAKES NEEDS_MB: an empty venv with uv in it, of a Python 3 of these minor versions ('' as NEWEST: or newer).
-# Exit code 4 where there is none or it has no pip, 1 where NEEDS_MB are not free; words name WHAT and what it TAKES.
+# Exit code 4 where there is none or it has no pip, 1 where NEEDS_MB are not free; the messages name WHAT, and which Python it TAKES.
 new_venv() {
   local what=$1 oldest=$2 newest=$3 takes=$4 needs=$5 free versions debian='Debian and Ubuntu: sudo apt-get install'
   versions="Python 3.$oldest ${newest:+to 3.$newest}"
@@ -70,7 +70,7 @@ new_venv() {
 # uv install WORDS: packages into the venv
 uv() { "$venv/bin/uv" pip "$@" --quiet --python "$venv/bin/python" --no-progress; }
 
-# venv_works CODE: this Python code must run in the venv, which is then there; else its last words are shown, and exit code 1
+# venv_works CODE: this Python code must run in the venv, which is then marked as ready; else its last lines are shown, and exit code 1
 venv_works() {
   "$venv/bin/python" -c "$1" >/dev/null 2>"$venv/import.log" || {
     warn "$wanted: installed, and can't be imported; the end of $venv/import.log:"

@@ -3,7 +3,7 @@
 #   Debian 13, Ubuntu 24.04 and other systems with apt: their own mesa-vulkan-drivers.
 # usage as a command, for the tests: bash scripts/driver.sh --backports-source APT_DIR
 
-# All that decides which drivers WebGPU sees; a change of it means that a probe is due.
+# Everything that decides which drivers WebGPU finds; when it changes, WebGPU must be probed again.
 driver_facts() {
   uname -r
   env | grep -E '^(VK_|DAWN_RL_ADAPTER|XDG_DATA_)' | sort || true
@@ -54,8 +54,8 @@ install_driver() {
     ${release[@]+"${release[@]}"} libvulkan1 mesa-vulkan-drivers >/dev/null || { warn "apt-get install failed; its words are above"; exit 1; }
 }
 
-# bookworm's own entry under APT_DIR, in the format it has there (deb822 stanza or one line), with bookworm-backports for a suite: so
-# the mirror, its key and its options stay as this machine has them.
+# bookworm's own entry under APT_DIR, in its format there (deb822 stanza or one line), with bookworm-backports as the suite: so
+# mirror, key and options stay as on this machine.
 backports_source() {
   local stanza line
   stanza=$(deb822_stanza "$1")

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs a command on the Mesa of Debian's unstable release (26 or newer), whose software driver makes one instruction of a multiply-add, and has matrix units to
 # test their kernels with. It lies in .mesa with the C library that it needs; the system's packages stay as they are. The first time it fetches 80 MB (230 MB on disk).
-# Other drivers, a GPU's too, are not seen meanwhile. Debian, or a system with apt and Debian's keys (package debian-archive-keyring).
+# The command sees no other drivers, not even a GPU's. For Debian, or a system with apt and Debian's keys (package debian-archive-keyring).
 # usage: bash scripts/newer-mesa.sh COMMAND...     for example: node train.js @ config.toml, npm test -- test/kernels
-#        bash scripts/newer-mesa.sh                sets it up, and says what is there
-#        bash scripts/newer-mesa.sh --renew        fetches today's anew
+#        bash scripts/newer-mesa.sh                sets it up, and prints the version
+#        bash scripts/newer-mesa.sh --renew        fetches today's version
 # Exit code 4 where it cannot be set up.
 set -euo pipefail
 me=newer-mesa
@@ -17,7 +17,7 @@ if [ "${1:-}" = --renew ]; then
   rm -rf "$home"
 fi
 
-# Fetches the driver, and whatever Debian says that it needs, into a folder of its own beside $home, which then takes its place.
+# Fetches the driver and its dependencies by Debian into a new folder beside $home, which then replaces $home.
 fetch_mesa() {
   local keys=/usr/share/keyrings/debian-archive-keyring.gpg mirror free words
   for words in apt-get dpkg-deb; do
@@ -34,14 +34,14 @@ fetch_mesa() {
   trap 'rm -rf "$work"' EXIT
   mkdir -p "$work"/lists/partial "$work"/debs/partial "$work/none" "$work/root"
   echo "deb [signed-by=$keys] $mirror sid main" >"$work/sources"
-  # Without a list of what is installed, everything that it needs is fetched, the C library too.
+  # apt is given no list of installed packages, so that every dependency is fetched, the C library too.
   local apt=(apt-get -qq -o "Dir::Etc::SourceList=$work/sources" -o "Dir::Etc::SourceParts=$work/none" -o "Dir::State::Lists=$work/lists" -o "Dir::State::Status=/dev/null"
     -o "Dir::Cache::Archives=$work/debs" -o Dir::Cache::PkgCache= -o Dir::Cache::SrcPkgCache= -o APT::Install-Recommends=false -o Debug::NoLocking=1 -o "APT::Sandbox::User=$(id -un)")
   "${apt[@]}" update || { warn 'apt-get update failed; its words are above'; exit 4; }
   "${apt[@]}" -y --download-only install mesa-vulkan-drivers libvulkan1 libstdc++6 >/dev/null || { warn 'apt-get could not fetch the packages; its words are above'; exit 4; }
   local deb
   for deb in "$work"/debs/*.deb; do dpkg-deb -x "$deb" "$work/root"; done
-  # Drivers of GPUs, and what is only read by people.
+  # Drivers of GPUs, and documentation.
   find "$work/root" \( -name 'libvulkan_*' ! -name 'libvulkan_lvp.so' -o -name 'libVkLayer_*' -o -path '*/share/doc/*' -o -path '*/share/locale/*' \) ! -type d -delete
   rm -rf "$work/debs" "$work/lists" "$work/none"
   rm -rf "$home"
@@ -55,16 +55,16 @@ loader=$(find "$libraries" "$home"/root/usr/lib64 "$home"/root/lib* -maxdepth 1 
 [ -n "$loader" ] || { warn "what lies in .mesa has no C library: bash scripts/newer-mesa.sh --renew"; exit 4; }
 find_node
 [ -n "$NODE" ] || { bash "$root/scripts/setup.sh"; find_node; }
-# The program itself, where what is on the PATH is a script that starts it: for example this one's, in a command of its own.
+# The program itself, where the PATH has a script that starts it: as in a command that already runs under this script.
 real=$("$NODE" -p 'process.env.DAWN_RL_REAL_NODE ?? process.execPath')
 
-# put FILE: at once, as another run of this script may be reading what was there
+# put FILE: replaces it atomically, as another run of this script may be reading it
 put() { cat >"$home/$1.$$" && chmod +x "$home/$1.$$" && mv "$home/$1.$$" "$home/$1"; }
 
 # quoted TEXT: as one word of a shell script
 quoted() { printf '%s' "$1" | sed "s/'/'\\\\''/g; 1s/^/'/; \$s/\$/'/"; }
 
-# A `node` that is started by unstable's dynamic loader, with unstable's libraries. Node takes what it is started by for itself: what it starts must be this again.
+# A `node` that is started by unstable's dynamic loader, with unstable's libraries. Node takes the loader for its own executable: child processes must use this script again.
 mkdir -p "$home/bin"
 "$real" -p '`process.execPath = ${JSON.stringify(process.argv[1])}`' "$home/bin/node" | put itself.cjs
 put bin/node <<END

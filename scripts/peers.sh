@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Holds dawn-rl against its peers in Python (PyTorch, transformers, PEFT, lm-eval): sets up .venv-peers from PyPI, where it is not there yet,
-# and runs a script of test/peers/ in it, or every test_*.py of them (which start what they compare with themselves).
+# Compares dawn-rl with its peers in Python (PyTorch, transformers, PEFT, lm-eval): sets up .venv-peers from PyPI, if it is missing,
+# and runs a script of test/peers/ in it, or every test_*.py there (these start dawn-rl themselves).
 # usage: bash scripts/peers.sh                       every test/peers/test_*.py; exit code 4 where there is no Python for it
 #        bash scripts/peers.sh SCRIPT.py WORDS...    one script, with its words
 # On x86-64 Linux PyPI's torch is the CUDA build, which runs without a GPU and takes about 6 GB.

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Chromium and a font, for the tests of the viewer's page (test/view). Debian and Ubuntu: through apt, about 400 MB; elsewhere, or with a Chrome of
 # one's own, CHROMIUM names the program.
-# usage: bash scripts/setup-chromium.sh     does nothing where it is there already
-# Exit code 4 where it cannot be installed from here.
+# usage: bash scripts/setup-chromium.sh     does nothing if it is installed already
+# Exit code 4 if it cannot be installed from here.
 set -euo pipefail
 me=setup-chromium
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -22,5 +22,5 @@ say 'apt-get install chromium fonts-dejavu-core'
 ${as_root[@]+"${as_root[@]}"} apt-get "${quiet[@]}" update || { warn 'apt-get update failed; its words are above'; exit 4; }
 ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive apt-get "${quiet[@]}" install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null ||
   { warn 'apt-get install failed; its words are above'; exit 4; }
-# Ubuntu's package of that name only points at a snap.
+# Ubuntu's package of this name only installs a snap.
 [ -x "$chromium" ] || { warn "the package left no $chromium: install a Chromium and set CHROMIUM to the program"; exit 4; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs verifiers, whose environments a run can train on, and reasoning-gym into .venv-verifiers (git-ignored): [env] python = true starts them there.
-# usage: bash scripts/setup-verifiers.sh [PACKAGES]     does nothing, in under 1 s, where they are there already; PACKAGES (environments) are added
+# usage: bash scripts/setup-verifiers.sh [PACKAGES]     does nothing, in under 1 s, if they are installed already; PACKAGES (environments) are added
 # Exit code 4 where Python 3.11, 3.12 or 3.13, or its pip, is not there. About 640 MB of disk; a minute with uv (which it installs into the environment).
 set -euo pipefail
 me=setup-verifiers
@@ -8,7 +8,7 @@ me=setup-verifiers
 help_wanted "$@"
 users_folder=$PWD
 cd "$root"
-# 0.3.0 is the last version with environments that load_environment makes, and a server for them.
+# 0.3.0 is the last version with load_environment and a server for such environments.
 wanted='verifiers==0.3.0 reasoning-gym==0.1.25'
 venv=$root/.venv-verifiers
 
@@ -18,7 +18,7 @@ if ! venv_is_there; then
   uv install $wanted
   venv_works 'import reasoning_gym; from verifiers.serve import ZMQEnvServer'
 fi
-# Beside these versions: an environment that wants others is refused, not given them. A path among PACKAGES starts from the user's folder.
+# With these versions pinned: an environment that needs others is refused. Relative paths among PACKAGES start from the user's folder.
 # shellcheck disable=SC2086
 [ $# = 0 ] || (cd "$users_folder" && uv install $wanted "$@")
 say "$wanted are in .venv-verifiers${*:+, with $*}: node train.js @ configs/python-env.toml"

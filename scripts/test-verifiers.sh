@@ -7,9 +7,9 @@ me=test-verifiers
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$root"
 bash scripts/setup.sh
-# With environments of others as they are on PyPI, which fetch nothing by themselves.
+# Third-party environments from PyPI, unchanged; these fetch nothing themselves.
 bash scripts/setup-verifiers.sh sophistry-bench-sprint==0.1.6 staros-stardata==0.1.1
-# verifiers' own one that fetches nothing is in its source package, among its tests.
+# The one of verifiers' own that fetches nothing is in its source package, among its tests.
 own=.venv-verifiers/own-environments
 if [ ! -f $own/echo_multi_v0.py ]; then
   find_python 11 13

@@ -1,4 +1,4 @@
-/** Every case: what is run, against whom, and what it is held to. */
+/** Every case: what is run, against which peers, and its targets. */
 import type { Job, Work } from './job.ts'
 import type { Target } from './table.ts'
 
@@ -9,27 +9,27 @@ export const MATMUL = { rows: 512, k: 576, columns: 1536 }
 /** torchlette's small training step: sequences x tokens. */
 export const SMALL = { layers: 4, width: 128, heads: 4, vocabulary: 512, sequences: 64, tokens: 48 }
 
-/** Rows of a micro-batch: a run's room of memory, not all that a machine has; of the tiny model half of a step, which TRL takes at once. */
+/** Rows of a micro-batch, as in a run with limited memory; for the tiny model half of a step, while TRL takes a whole one. */
 export const MICRO_BATCH = 512
 const HALF_STEP = 1024
 
-/** One process a contestant and a round; it may give several figures. */
+/** One process for each contestant and round; it may give several figures. */
 export interface Group {
   /** The name for --only. */
   name: string
   work: Work
   peers: readonly Peer[]
   model: 'smollm2' | 'tiny'
-  /** What is not as in `defaults` of run.ts. */
+  /** Settings that differ from `defaults` in run.ts. */
   job: Partial<Job>
   /** The same with --quick. */
   quick: Partial<Job>
-  /** By the name of the figure, for each peer. */
+  /** Targets by the figure's name, for each peer. */
   targets: Record<string, Partial<Record<Peer, Target>>>
 }
 
 const speed = (unit: Target['unit'], at: number | null, memory: number | null = 0.35): Target => ({ unit, speed: at, memory })
-// Batch 1 and 16 are only to be seen.
+// Batches 1 and 16 have no target.
 const generation = (batch: number): Partial<Record<Peer, Target>> => ({
   transformers: speed('tokens/s', batch === 32 ? 1 : null),
   vllm: speed('tokens/s', batch === 32 ? 1 : null, null),

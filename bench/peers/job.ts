@@ -1,4 +1,4 @@
-/** What a contestant is given and what it gives back, the same for ours and for peers in Python; and a child process that runs one. */
+/** Input and output of a contestant, the same for ours and for peers in Python; and how a child process runs one. */
 import { spawn } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -20,7 +20,7 @@ export interface Job {
   work: Work
   /** A Hugging Face folder. */
   model: string
-  /** Where our side runs; a peer takes the same kind where it can. */
+  /** The kind of device for our side; a peer uses the same kind if it can. */
   device: 'cpu' | 'gpu'
   /** Questions, for chat templates. */
   prompts: string[]
@@ -50,7 +50,7 @@ export interface Result {
   name: string
   /** In the unit of the case. */
   value?: number
-  /** The most memory so far, resident on the host and given by the GPU. */
+  /** The peak of memory so far, resident on the host and on the GPU. */
   peakBytes: number
   /** Seconds of `value` that went into generation. */
   generation?: number
@@ -68,7 +68,7 @@ export interface Result {
 
 const MARK = 'RESULT '
 
-/** Writes a figure of this process, with the memory so far; `gpuBytes` is what a GPU holds beside the host's memory. */
+/** Writes a figure of this process, with its memory so far; `gpuBytes` is GPU memory beside the host's. */
 export function say(result: Omit<Result, 'peakBytes'>, gpuBytes = 0): void {
   console.log(MARK + JSON.stringify({ ...result, peakBytes: hostPeakBytes() + gpuBytes }))
 }
@@ -115,10 +115,10 @@ export async function runJob(command: string[], job: Job, folder: string, limitM
   let late = false
   const end = () => {
     try {
-      // The child leads a group of its own: what it started ends with it.
+      // The child has its own process group, so that everything it started ends with it.
       process.kill(-child.pid!, 'SIGKILL')
     } catch {
-      // It has ended by itself.
+      // It has ended already.
     }
   }
   const timer = setTimeout(() => {
@@ -144,7 +144,7 @@ export async function runJob(command: string[], job: Job, folder: string, limitM
   return results
 }
 
-/** The line that says what went wrong, where one does, else the last one: not the frames of a stack. */
+/** The line with the error message, if there is one, else the last line; not a stack frame. */
 function lastWords(text: string): string {
   const lines = text.trim().split('\n')
   return (lines.findLast((line) => /^\S*(?:Error|Exception)\b.*:/.test(line)) ?? lines.at(-1)!).trim()

@@ -1,4 +1,4 @@
-/** Generation, as an engine of a run does it. */
+/** Generation with the engine, as in a run. */
 import { Engine } from '../../src/inference/engine.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
 import type { Decoder } from '../../src/model/decoder.ts'

@@ -14,7 +14,7 @@ import { median } from './table.ts'
 const shareOfE = ({ text }: { text: string }): number =>
   text.split('e').length - 1 === 0 ? 0 : (text.split('e').length - 1) / text.length
 
-/** Steps of which each samples and then trains: seconds a step, and those of them that generation took. */
+/** Steps that each sample and then train: seconds for a step, and the part that generation took. */
 export async function reinforcementSteps({ job, gpu, files, report }: Bench): Promise<void> {
   const decoder = await loadDecoder(gpu, files, { round: true, ...(job.lora ? { lora: LORA } : { full: true }) })
   const tokenizer = await files.tokenizer()
@@ -46,7 +46,7 @@ export async function reinforcementSteps({ job, gpu, files, report }: Bench): Pr
     maxOffPolicySteps: 0,
     generationTimeoutSeconds: 600,
     rewardTimeoutSeconds: 60,
-    // No filter: TRL trains on groups of one reward, too.
+    // No filter: TRL also trains on groups with equal rewards.
     algorithm: { advantage: { name: 'group_mean', run: groupMean, args: {} }, filters: [] },
     progress: new Progress(),
   })

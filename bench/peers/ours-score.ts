@@ -1,4 +1,4 @@
-/** Scoring, a supervised LoRA step, and what both sides have to say alike. */
+/** Scoring, a supervised LoRA step, and the results that both sides must agree on. */
 import type { TrainingSample } from '../../src/common/types.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
 import { scoreSamples } from '../../src/trainer/gradients.ts'

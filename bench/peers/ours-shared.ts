@@ -7,7 +7,7 @@ import { LINEAR_MODULES } from '../../src/model/shapes.ts'
 import type { Job, Result } from './job.ts'
 import { median } from './table.ts'
 
-/** As in peers' LoraConfig; B is zero, so the model says what it says without. */
+/** As in the peers' LoraConfig; B is zero, so the adapter does not change the model. */
 export const LORA = { rank: 8, alpha: 32, dropout: 0, targetModules: [...LINEAR_MODULES], seed: 0 }
 
 export const sampling = (over: Partial<SamplingParams>): SamplingParams => ({
@@ -22,7 +22,7 @@ export interface Bench {
   job: Job
   gpu: Gpu
   files: ModelFiles
-  /** Writes a figure with where it was made. */
+  /** Writes a figure with the name of the adapter. */
   report: (result: Omit<Result, 'peakBytes'>) => void
 }
 

@@ -1,4 +1,4 @@
-/** Our side of what torchlette is asked: one product, and a full training step of a small decoder. */
+/** Our side of the comparison with torchlette: one product, and a full training step of a small decoder. */
 import { hashSeed, Random } from '../../src/common/random.ts'
 import type { TrainingSample } from '../../src/common/types.ts'
 import { releaseWeight, uploadWeight } from '../../src/kernels/common/weight.ts'
@@ -25,7 +25,7 @@ export async function matmul({ job, gpu, report }: Bench): Promise<void> {
   const y = gpu.pool.acquire(rows * columns * 4, 'y')
   const seconds = await secondsOf(async () => {
     for (let i = 0; i < CALLS; i++) {
-      // As if it had just been made.
+      // As a new model has it.
       x.writes++
       linear(gpu, x, rows, weight, y)
     }

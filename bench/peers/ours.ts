@@ -1,5 +1,5 @@
 /**
- * Our side: one job in a fresh process, as a run would do it. What a job does not need is not loaded, as in a command of ours.
+ * Our side: one job in a fresh process, as a run would do it. Only what the job needs is loaded, as in our commands.
  *
  *     node bench/peers/ours.ts JOB.json     (started by run.ts)
  */
@@ -25,7 +25,7 @@ const works: Record<Job['work'], () => Promise<(bench: Bench) => Promise<void>>>
 
 const job = JSON.parse(readFileSync(process.argv[2], 'utf8')) as Job
 const files = await openModel(job.model)
-// As a run takes them; the peer of these two has 256 bits on the same driver.
+// Vector width as in a run; the peer of these two has 256 bits on the same driver.
 const beside = job.work === 'matmul' || job.work === 'small step'
 const gpu = await Gpu.open({ wideVectors: !beside && gainsByWideVectors([files.config], { trains: true }) })
 const where = { on: gpu.facts.name, device: gpu.facts.software ? ('cpu' as const) : ('gpu' as const) }

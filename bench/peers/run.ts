@@ -7,10 +7,10 @@
  * Sets up what is missing (SmolLM2 as a folder, .venv-bench-peers, .venv-vllm); a peer that cannot be had is skipped, and why is said. `--torchlette` is a
  * checkout of github vinhowe/torchlette with its packages (npm install --ignore-scripts); without it, torchlette is skipped.
  *
- * First both sides say the same: log-probabilities of the same ids to 1e-3, greedy answers to the token. Then each case runs in fresh processes one after
- * the other, ours, theirs, ours, theirs; a figure is the median over rounds, memory the most that a process held. float32 on both sides; our weights
+ * First both sides must agree: log-probabilities of the same ids to 1e-3, greedy answers to the token. Then each case runs in fresh processes one after
+ * the other, ours, theirs, ours, theirs; a figure is the median over rounds, memory the peak of a process. float32 on both sides; our weights
  * are as stored (bf16, widened in the kernels), with a LoRA adapter of rank 8 where a run has one. About 12 minutes on 2 cores; `--quick` is smaller and
- * goes round once: it shows that all of it works. Prints a table and one line of JSON.
+ * has one round: it shows that everything works. Prints a table and one line of JSON.
  */
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -59,11 +59,11 @@ if (unknown !== undefined) {
 const rounds = Number(values.rounds ?? (values.quick ? 1 : 2))
 const begin = performance.now()
 const load = loadavg()[0]
-// PyTorch's threads spin while they wait for each other, so it loses most by other work.
+// PyTorch's threads spin while they wait for each other, so other work slows it down most.
 const busy = load > availableParallelism() / 4
 const say = (line: string) => console.log(`${((performance.now() - begin) / 1000).toFixed(0).padStart(5)} s  ${line}`)
 
-/** Runs a program to its end; what it said last where it did not succeed. */
+/** Runs a program to its end; returns its last output if it failed. */
 function setUp(program: string, ...words: string[]): string | undefined {
   const done = spawnSync(program, words, { encoding: 'utf8' })
   if (done.status === 0) return undefined
@@ -79,7 +79,7 @@ const commands: Record<Peer, string[]> = {
   torchlette: [join(values.torchlette ?? '', 'node_modules/.bin/tsx'), 'bench/peers/torchlette.ts'],
 }
 
-/** Brings what the cases need; what cannot be had goes into `missing`. */
+/** Installs what the cases need; what cannot be installed goes into `missing`. */
 function prepare(): void {
   const peers = new Set(groups.flatMap((group) => group.peers))
   if (groups.some(({ model }) => model === 'smollm2') && !existsSync(join(MODELS.smollm2, 'config.json'))) {
@@ -107,7 +107,7 @@ function prepare(): void {
   for (const [what, why] of missing) say(`skipped: ${what}: ${why}`)
 }
 
-/** Ids of real text, cut into pieces of `length`, from its beginning again where it ends. */
+/** Ids of real text in pieces of `length`, starting over at the end of the text. */
 function piecesOf(ids: number[], count: number, length: number): number[][] {
   return Array.from({ length: count }, (_, i) => Array.from({ length }, (__, j) => ids[(i * length + j) % ids.length]))
 }
@@ -130,7 +130,7 @@ async function baseJob(model: keyof typeof MODELS): Promise<Omit<Job, 'work'>> {
     rollouts: 1,
     group: 1,
     lora: true,
-    // Off on both sides: it is faster, and there is room.
+    // Off on both sides: that is faster, and there is enough memory.
     checkpointing: false,
     microBatch: MICRO_BATCH,
     torchlette: values.torchlette,
@@ -141,7 +141,7 @@ const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-peers-'))
 const ours = [process.execPath, 'bench/peers/ours.ts']
 const run = (command: string[], job: Job) => runJob(command, job, folder, SECONDS_AT_MOST * 1000)
 
-/** Both sides on a few prompts and sequences; where we ran. Throws where they differ. */
+/** Compares both sides on a few prompts and sequences, and returns the adapter that we ran on. Throws where they differ. */
 async function check(job: Omit<Job, 'work'>, differences: Differences): Promise<{ device: Job['device']; on: string }> {
   const small: Job = { ...job, work: 'check', prompts: QUESTIONS.slice(0, 4), sequences: job.sequences.slice(0, 4) }
   const [mine] = await run(ours, small)
@@ -163,7 +163,7 @@ interface Measured {
 /** All rounds of a group: ours, then each peer. A peer that fails is left out of it, and why is noted. */
 async function measure(group: Group, base: Omit<Job, 'work'>, into: Measured): Promise<void> {
   const job: Job = { ...base, ...group.job, ...(values.quick ? group.quick : {}), work: group.work }
-  // The prompts of one step, and the same in each: both sides shuffle their order only.
+  // Each step has the same prompts; both sides only shuffle their order.
   if (group.peers.includes('trl')) job.prompts = QUESTIONS.slice(0, job.rollouts / job.group)
   const sides = new Map<string, Map<string, Side>>()
   const last = new Map<string, Result[]>()

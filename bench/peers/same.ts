@@ -1,4 +1,4 @@
-/** Whether two contestants compute the same: a condition before anything is timed, and what is said about what was timed. */
+/** Whether two contestants compute the same: checked before anything is timed, and reported beside the timings. */
 import { ChildError, type Result } from './job.ts'
 
 /** Log-probabilities may differ by this. */
@@ -6,7 +6,7 @@ const LOGPROBS = 1e-3
 
 const same = (a: unknown, b: unknown): boolean => JSON.stringify(a) === JSON.stringify(b)
 
-/** What the checks of all models came to. */
+/** The result of the checks of all models. */
 export class Differences {
   /** The largest difference of a log-probability. */
   worst = 0
@@ -15,7 +15,7 @@ export class Differences {
   answers = 0
 
   /**
-   * Holds the two sides of a check together.
+   * Compares the two sides of a check.
    * @throws ChildError naming what differs
    */
   compare(ours: Result, theirs: Result): void {
@@ -36,7 +36,7 @@ export class Differences {
   }
 }
 
-/** What two contestants' figures of one work say about each other; '' where there is nothing to compare. */
+/** A sentence that compares the results of two contestants for the same work; '' where there is nothing to compare. */
 export function agreement(ours: readonly Result[], theirs: readonly Result[]): string {
   const notes: string[] = []
   for (const mine of ours) {

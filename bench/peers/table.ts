@@ -31,23 +31,23 @@ export interface Row {
   memoryRatio: number
   memoryTarget: number | null
   memoryMet: boolean | null
-  /** Seconds of a step that went into generation, where they were taken apart. */
+  /** Seconds of a step spent in generation, where that was measured. */
   oursGeneration: number | null
   theirsGeneration: number | null
   /** Every value, in the order of the rounds. */
   values: { ours: number[]; theirs: number[] }
 }
 
-/** What a case is measured in and held to. */
+/** A case's unit and targets. */
 export interface Target {
   unit: 'tokens/s' | 's' | 'GFLOP/s'
-  /** Times as fast as the peer, at least; null where it is only to be seen. */
+  /** The least speed compared with the peer's; null without a target. */
   speed: number | null
-  /** Of the peer's peak memory, at most. */
+  /** The largest share of the peer's peak memory. */
   memory: number | null
 }
 
-/** Holds a case's two sides together. */
+/** Compares the two sides of a case. */
 export function rowOf(name: string, peer: string, target: Target, ours: Side, theirs: Side): Row {
   const [a, b] = [median(ours.values), median(theirs.values)]
   const ratio = target.unit === 's' ? b / a : a / b
@@ -78,7 +78,7 @@ const gigabytes = (bytes: number): string => `${(bytes / 1e9).toFixed(2)} GB`
 const verdict = (met: boolean | null): string => (met === null ? '' : met ? 'met' : 'not met')
 const figure = (value: number): string => value.toPrecision(3).replace(/\.?0+e\+?/, 'e')
 
-/** Columns that are set to the right. */
+/** Right-aligned columns. */
 const NUMERIC = [2, 3, 4, 5, 7, 8, 9, 10]
 
 /** The table as lines, its columns as wide as their widest cell. */

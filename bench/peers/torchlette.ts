@@ -1,10 +1,10 @@
 /**
- * torchlette (github vinhowe/torchlette) on the adapter that we take: one product, and a full training step of its GPT-2. Nothing of it is part of this
- * project: its source is read from the checkout that the job names.
+ * torchlette (github vinhowe/torchlette) on the same adapter as ours: one product, and a full training step of its GPT-2. It is not part of this
+ * project: its source is loaded from the checkout that the job names.
  *
  *     CHECKOUT/node_modules/.bin/tsx bench/peers/torchlette.ts JOB.json     (started by run.ts)
  *
- * It is handed a device without subgroups on a software adapter, because it counts on 32 lanes and such an adapter has fewer.
+ * On a software adapter it gets a device without subgroups, because it relies on 32 lanes and such an adapter has fewer.
  */
 import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
@@ -14,7 +14,7 @@ import { MATMUL, SMALL } from './cases.ts'
 import { say, type Job } from './job.ts'
 import { median } from './table.ts'
 
-/** What is used of torchlette. */
+/** The part of torchlette that is used here. */
 interface Tensor {
   item(): Promise<number>
   cpu(): Promise<number[]>
@@ -103,7 +103,7 @@ async function matmul(): Promise<void> {
   checkProduct(left, right, await product.cpu())
   const seconds = await secondsOf(async () => {
     const out = api.matmul(a, b)
-    // It is lazy: one value asked for is the whole product made, and little read back.
+    // torchlette is lazy: reading one value computes the whole product, and reads little back.
     await out.narrow(0, 0, 1).cpu()
     out.dispose()
   }, 2)
