@@ -103,7 +103,9 @@ export class EndpointClient implements ChatClient {
   constructor(endpoint: Endpoint, options: EndpointOptions = {}) {
     const { url, keyVar } = endpoint
     if (!/^https?:$/u.test(URL.parse(url)?.protocol ?? ''))
-      throw new UserError(`The endpoint's address ${JSON.stringify(url)} is none. Write it whole, as http://127.0.0.1:8000/v1.`)
+      throw new UserError(
+        `The endpoint's address ${JSON.stringify(url)} is not a URL. Write it whole, as http://127.0.0.1:8000/v1.`,
+      )
     if (keyVar !== undefined && !process.env[keyVar])
       throw new UserError(`The environment variable ${keyVar} holds no key for ${url}. Set it, or name another one.`)
     this.#endpoint = endpoint

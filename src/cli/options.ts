@@ -32,7 +32,7 @@ export function jsonObject(verb: string, option: string, text: string): Record<s
     const read: unknown = JSON.parse(text)
     if (read !== null && typeof read === 'object' && !Array.isArray(read)) return read as Record<string, unknown>
   } catch (error) {
-    throw new UserError(`${verb}: ${option} is no JSON (${messageOf(error)}). Write ${option} '{"key": 1}'.`)
+    throw new UserError(`${verb}: ${option} is not valid JSON (${messageOf(error)}). Write ${option} '{"key": 1}'.`)
   }
   throw new UserError(`${verb}: ${option} must be a JSON object, as '{"key": 1}'.`)
 }

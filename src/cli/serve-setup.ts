@@ -215,6 +215,6 @@ async function textOf(file: string): Promise<string> {
 
 async function rootOf(dir: string): Promise<string> {
   return await realpath(dir).catch(() => {
-    throw new UserError(`--adapter-root ${dir} is not there. Make the folder first.`)
+    throw new UserError(`--adapter-root ${dir} does not exist. Make the folder first.`)
   })
 }

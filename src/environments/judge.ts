@@ -187,7 +187,7 @@ export class Judge {
     const kind = (error as object).constructor?.name ?? name
     if (kind === 'APIUserAbortError') return `${where}: the request was aborted`
     if (kind === 'APIConnectionTimeoutError') return `${where} gave no reply within ${timeoutSeconds} s, ${retries + 1} times`
-    if (error instanceof SyntaxError) return `${where} replied with what is no JSON: ${messageOf(error)}`
+    if (error instanceof SyntaxError) return `${where} replied with something that is not JSON: ${messageOf(error)}`
     if (status === undefined) return `${where} cannot be reached (${causeOf(error)}). Is it running, and is baseURL right?`
     const said = messageOf(error).slice(0, 300)
     if (status === 401 || status === 403) return `${where} refuses the key in ${apiKeyVar}: ${said}`

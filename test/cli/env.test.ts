@@ -117,7 +117,7 @@ describe('env check', () => {
   test('refuses what cannot be looked at', async () => {
     expect(await check('wordel')).toContain('did you mean wordle?')
     expect(await check('wordle', '{"max_turns": 0}')).toContain('max_turns is 0')
-    expect(await check('wordle', 'max_turns = 3')).toContain('--args is no JSON')
+    expect(await check('wordle', 'max_turns = 3')).toContain('--args is not valid JSON')
     expect(await check('wordle', '[1]')).toContain('--args must be a JSON object')
   })
 })

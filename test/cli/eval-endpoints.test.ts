@@ -191,7 +191,7 @@ test('an answer that breaks off is asked for again', async () => {
 })
 
 test.each(['localhost:8000/v1', '127.0.0.1:8000/v1', 'ftp://127.0.0.1/v1', ''])('no address: %j', (url) => {
-  expect(() => new EndpointClient({ model: 'm', url })).toThrow(`address ${JSON.stringify(url)} is none`)
+  expect(() => new EndpointClient({ model: 'm', url })).toThrow(`address ${JSON.stringify(url)} is not a URL`)
 })
 
 test('a key that is not there is told before anything is asked', () => {

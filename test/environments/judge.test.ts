@@ -201,7 +201,7 @@ describe('what goes wrong', () => {
       'gave no reply within 0.2 s, 2 times',
     )
     answer = (_, response) => void response.setHeader('content-type', 'application/json').end(whole.slice(0, 20))
-    await expect(judgeOf().ask(question('two'))).rejects.toThrow(/^judge j at \S+ replied with what is no JSON/)
+    await expect(judgeOf().ask(question('two'))).rejects.toThrow(/^judge j at \S+ replied with something that is not JSON/)
   })
   test('an abort ends the request and frees its place', async () => {
     answer = () => {}

@@ -338,7 +338,7 @@ test.skipIf(withoutVerifiers)(
       }
       const sentence = (name: string, what: string) =>
         expect.stringMatching(
-          `^Reward function ${name} of \\./bridge_tasks\\.py raised "${what}", which verifiers takes for a reward of 0\\. Mend it; each time stands in .*\\.log\\.$`,
+          `^Reward function ${name} of \\./bridge_tasks\\.py raised "${what}", which verifiers turns into a reward of 0\\. Fix it; each time is logged in .*\\.log\\.$`,
         )
       expect(said).toEqual([sentence('raises', "'1'"), sentence('none_at_all', 'nothing here')])
     } finally {

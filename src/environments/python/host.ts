@@ -236,7 +236,7 @@ export class EnvHost {
       if (this.#raised.has(name)) continue
       this.#raised.add(name)
       warn(
-        `Reward function ${name} of ${id} raised "${what.slice(0, 200)}", which verifiers takes for a reward of 0. Mend it; each time stands in ${logFile}.`,
+        `Reward function ${name} of ${id} raised "${what.slice(0, 200)}", which verifiers turns into a reward of 0. Fix it; each time is logged in ${logFile}.`,
       )
     }
   }

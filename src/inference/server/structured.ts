@@ -33,7 +33,7 @@ function schemaOf(json: string | Record<string, unknown>): unknown {
   try {
     return JSON.parse(json)
   } catch {
-    throw badRequest('structured_outputs.json: it is no JSON.', 'structured_outputs')
+    throw badRequest('structured_outputs.json: it is not valid JSON.', 'structured_outputs')
   }
 }
 
