@@ -9,7 +9,7 @@
  */
 import { randomBytes } from 'node:crypto'
 import { appendFileSync, existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
-import { join } from 'node:path'
+import { join, resolve } from 'node:path'
 import { makeFolder } from '../common/folders.ts'
 import { hashSeed } from '../common/random.ts'
 import type { ChatClient, Rollout } from '../common/types.ts'
@@ -58,7 +58,14 @@ function settingsOf({ target, environment, plan, options }: EvalWork): Record<st
     trajectory_strategy: plan.strategy,
     tool_call_parser: plan.toolCallParser,
     quantization: plan.source.kind === 'endpoint' ? undefined : plan.source.quantization,
+    base: baseOf(plan.source),
   }
+}
+
+/** What `model` does not tell: the model below an adapter, and which of two runs with the same name. */
+function baseOf(source: EvalPlan['source']): string | undefined {
+  if (source.kind === 'run') return resolve(source.dir)
+  return source.kind === 'model' && source.adapter !== undefined ? source.model : undefined
 }
 
 const safe = (text: string): string => text.replace(/^[./\\]+/u, '').replace(/[/\\]+/gu, '--').replace(/[^\w.@+=-]+/gu, '-') // prettier-ignore

@@ -1,0 +1,31 @@
+/** Which earlier evaluation `eval --resume` takes for the same one. */
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, expect, test } from 'vitest'
+import { openEvalFolder } from '../../src/cli/eval-play.ts'
+import type { EvalSource } from '../../src/cli/eval-plan.ts'
+
+const outputDir = mkdtempSync(join(tmpdir(), 'dawn-rl-eval-'))
+afterAll(() => rmSync(outputDir, { recursive: true }))
+
+function open(model: string, source: EvalSource): string {
+  const work = {
+    target: { label: 'x', model },
+    environment: { name: 'short-answers', args: {}, rows: [], k: 1 },
+    plan: { sampling: { seed: 1, temperature: 1 }, extra: {}, source, strategy: 'interleaved', toolCallParser: 'auto' },
+    options: { outputDir, resume: true, seed: 42, split: 'eval', solvedAt: 0.5 },
+  } as unknown as Parameters<typeof openEvalFolder>[0]
+  return openEvalFolder(work).path
+}
+
+test('an adapter on another model, and a run of the same name in another folder, are not the same evaluation', () => {
+  const on = (model: string) => open('adapters/a', { kind: 'model', model, adapter: 'adapters/a' })
+  expect(on('models/x')).toBe(on('models/x'))
+  expect(on('models/x.Q4_1.gguf')).not.toBe(on('models/x'))
+
+  const rest = { kind: 'run', model: 'models/x', checkpoints: [], lora: true, rank: 8, base: false } as const
+  const of = (dir: string) => open('first@step_10', { ...rest, checkpoints: [], dir })
+  expect(of('outputs/first')).toBe(of('./outputs/first/'))
+  expect(of('elsewhere/first')).not.toBe(of('outputs/first'))
+})
