@@ -88,12 +88,12 @@ export function normRopeIntoCache(
   shape: { heads: number; kvHeads: number; headDim: number },
 ): void {
   const base = lanes(gpu)
-  const HELD = shape.headDim / base.LANES
+  const PER_LANE = shape.headDim / base.LANES
   const ROWS = gpu.facts.software ? 16 : 1
   const [ofQ, ofK] = norms
   const bindings = [t.q, t.k, t.v, ofQ.gain, ofK.gain, t.slots, t.table, t.kCache, t.vCache]
   const params = { rows, heads: shape.heads, kv_heads: shape.kvHeads, eps_q: ofQ.eps, eps_k: ofK.eps }
   const groups = perRow(groupsOf(times(rows, shape.heads + 2 * shape.kvHeads), ROWS))
   const inTexture = kvConstants(t.kCache)
-  gpu.dispatch(gpu.kernel(normPath, { ...base, HELD, ROWS, ...inTexture }), bindings, params, groups)
+  gpu.dispatch(gpu.kernel(normPath, { ...base, PER_LANE, ROWS, ...inTexture }), bindings, params, groups)
 }

@@ -1,6 +1,6 @@
 // What a layer does before attention, of MT rows a workgroup, for CPU drivers with subgroups of LANES, 8: RMSNorm of x, q, k and v of it, and of each row what norm_rope_cache.wgsl
 // does: norms of the heads of q and k (PLAIN: none), RoPE, and k and v into the cache, in textures. Why in one kernel, and LORA: mlp_cpu.wgsl; adapters 0: q, 1: k, 2: v.
-// x (rows, H), q (rows, NQ), k, v (rows, NKV): scratch. W_0 (NQ + 2 NKV, H): q, below it k, then v; bf16. H, NQ and NKV are multiples of 64. Heads have HELD * LANES channels.
+// x (rows, H), q (rows, NQ), k, v (rows, NKV): scratch. W_0 (NQ + 2 NKV, H): q, below it k, then v; bf16. H, NQ and NKV are multiples of 64. Heads have PER_LANE * LANES channels.
 struct Params { rows: u32, k: u32, eps: f32, eps_q: f32, eps_k: f32, heads: u32, kv_heads: u32, a_0: u32, a_1: u32, a_2: u32, b_0: u32, b_1: u32, b_2: u32, scale_0: f32, scale_1: f32, scale_2: f32 }
 @group(0) @binding(0) var<storage, read> x: array<f32>;
 @group(0) @binding(1) var<storage, read> gain: array<vec4f>;

@@ -122,9 +122,9 @@ interface QkvBlock {
 export function qkvBlock(gpu: Gpu, rows: number, t: QkvBlock): void {
   const [q, k] = t.projections.map(({ weight }) => weight)
   const { base, params, bank, groups } = common(gpu, rows, q.columns, t)
-  const HELD = t.headDim / base.LANES
+  const PER_LANE = t.headDim / base.LANES
   const [ofQ, ofK] = t.norms ?? []
-  const shape = { HELD, PLAIN: Number(!t.norms), NQ: q.rows, NKV: k.rows }
+  const shape = { PER_LANE, PLAIN: Number(!t.norms), NQ: q.rows, NKV: k.rows }
   const kernel = gpu.kernel(paths.qkv, { ...base, ...shape, ...kvConstants(t.kCache) })
   const into = [t.q, ...t.between, t.slots, t.table, t.kCache, t.vCache]
   const gains = t.norms ? [ofQ.gain, ofK.gain] : []
