@@ -1,6 +1,8 @@
-// Causal convolution of each channel by itself, with SiLU: y[t,c] = silu(z), z = sum over j of weight[c, TAPS-1-j] x[t-j, c], for the `width` channels from
-// `first` on. x (rows, channels), weight (channels, TAPS), y (rows, width). BACKWARD: dz[t,c] = dy[t,c] silu'(z), dz (rows, channels).
-// An invocation has four neighbouring channels; `channels`, `first` and `width` count such fours.
+// Depthwise causal convolution (each channel by itself) with SiLU: y[t,c] = silu(z), z = sum over j of weight[c, TAPS-1-j] x[t-j, c], the newest input (j = 0) first, for the `width`
+// channels from `first` on. x (rows, channels), weight (channels, TAPS), y (rows, width). BACKWARD: dz[t,c] = dy[t,c] silu'(z), dz (rows, channels).
+// One invocation computes four neighbouring channels; `channels`, `first` and `width` count groups of four.
+// CACHE: runs[t] = (slot of the row's sequence, its first row in this pass, its rows in this pass, 1 where it continues from the slot's inputs); inputs (slots, TAPS-1, channels), oldest
+// first. Else info[t].z is the sequence's first row (attention/common.wgsl).
 struct Params { rows: u32, channels: u32, first: u32, width: u32 }
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
 #include "taps.wgsl"
@@ -17,13 +19,30 @@ struct Params { rows: u32, channels: u32, first: u32, width: u32 }
 @group(0) @binding(4) var<storage, read> info: array<vec4u>;
 #endif
 #include "flat.wgsl"
-#include "before.wgsl"
+
+// The input of channels 4c .. 4c + 3 that stands j rows before row t in its sequence; 0 before the sequence's beginning.
+fn before(t: u32, j: u32, c: u32) -> vec4f {
+#if CACHE
+  let run = runs[t];
+  let own = t - run.y;
+  if (own >= j) { return x[(t - j) * p.channels + c]; }
+  if (run.w == 0u) { return vec4f(); }
+  return inputs[(run.x * $(TAPS-1)u + $(TAPS-1)u + own - j) * p.channels + c];
+#else
+  if (t - info[t].z < j) { return vec4f(); }
+  return x[(t - j) * p.channels + c];
+#endif
+}
 
 fn one(e: u32) {
   let t = e / p.width;
   if (t >= p.rows) { return; }
   let c = p.first + e % p.width;
-  let z = convolved(t, c);
+  let taps = taps_of(c);
+  var z = vec4f();
+#for j in 0..TAPS
+  z = fma(taps[$(j)], before(t, $(j)u, c), z);
+#end
   let s = 1.0 / (1.0 + exp(-z));
 #if BACKWARD
   dz[t * p.channels + c] = dy[e] * s * fma(z, 1.0 - s, vec4f(1.0));

@@ -1,5 +1,5 @@
 // After a pass, of each sequence in it: the slot's inputs become the last TAPS - 1 of them, oldest first, those of earlier passes among them where this one has
-// fewer. x (rows, channels), inputs (slots, TAPS - 1, channels); runs as in before.wgsl. An invocation moves those of
+// fewer. x (rows, channels), inputs (slots, TAPS - 1, channels); runs as in forward.wgsl. An invocation moves those of
 // four neighbouring channels up in order; `channels` counts such fours.
 struct Params { rows: u32, channels: u32 }
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;

@@ -1,4 +1,4 @@
-// out[e] = sum over i of products[i, e], i in order; ACCUMULATE: beginning with what is there, so with the bits of products that are added to it one after the other.
+// The reduction of split-K: out[e] = sum over i of products[i, e], i in order; ACCUMULATE: beginning with what is in out, so with the bits of products that are added to it one after the other.
 // products (parts, count), out (count); an element is a value, or VEC4 four of them.
 struct Params { count: u32, parts: u32 }
 #if VEC4

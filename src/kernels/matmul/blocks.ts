@@ -10,13 +10,13 @@ import { takesCpu } from './cpu.ts'
 import { tileFor } from './register-tile.ts'
 
 /**
- * Tiles one below the other that unpack the same weight, each for itself, at most: with one or two that costs less than a dispatch that writes all values, and
- * reading these; with four about as much, with more it costs more (bench/LOG.md).
+ * Most row tiles of a product that may unpack the same weight, each for itself: with one or two that costs less than a dispatch that writes all values and reading these; with four about
+ * as much, with more it costs more (bench/LOG.md).
  */
 const mostUnpacked = 2
 
 /**
- * Whether a product with a weight reads its blocks: where that is less than widening. Who asks sees to it that all is read and written in fours.
+ * Whether a product with a weight reads its blocks: where that is less than widening. The caller makes sure that rows and columns are read and written as whole vec4.
  * @param columns of the product
  */
 export function readsBlocks(gpu: Gpu, weight: Weight, rows: Count, columns: number): boolean {

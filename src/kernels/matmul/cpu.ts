@@ -27,7 +27,7 @@ export function takesCpu(gpu: Gpu, k: number): boolean {
   return cpuLanes(gpu).LANES > 0 && k % 8 === 0
 }
 
-/** Columns that read an operand again and again before staging it pays: a thin product (LoRA's) reads it once or twice. */
+/** Fewest columns of a product for which staging its activations pays: a thin product (LoRA's) reads them once or twice. */
 export const stagingColumns = 64
 /** Weights larger than this are walked column tile by column tile, so that each is read from memory once and not for every 16 rows. */
 export const cachedBytes = 1 << 20
@@ -81,9 +81,9 @@ export function vectorsOf(...columns: number[]): { VEC2: number; VEC4: number } 
   return { VEC2: even - VEC4, VEC4 }
 }
 
-/** What one tile may compute more than another, a share of all: more than that costs what it gains. Forward, and to the input. */
+/** How much more, as a share, one tile may compute than another, masked outputs included: beyond that it costs what it gains. Forward, and to the input. */
 const wasted = { nt: 0.08, nn: 0.04 }
-/** What tiles of so many rows (or columns) compute, in all. */
+/** Rows (or columns) that tiles of so many compute, masked ones included. */
 const covered = (count: number, size: number): number => Math.ceil(count / size) * size
 
 /** A width of tiles, in columns, and how long a column takes in it. */
@@ -111,7 +111,7 @@ const widths = (of128: number, of96: number, of64: number): Width[] => [
 ]
 
 /**
- * Rows are split evenly into tiles, so that 20 rows are 12 + 8 and not 16 + 4; columns likewise, in few widths.
+ * The tile of a forward product. Rows are split evenly, so that 20 rows are 12 + 8 and not 16 + 4; columns likewise, in few widths.
  * @param columns of the weight, or of each of those that one dispatch takes, as a tile lies in one
  * @param inFours whether a lane should have a multiple of four columns
  */
@@ -182,7 +182,7 @@ export function backwardInput(
   const rowsFirst = part.rows * k * 2 > cachedBytes
   const source: Rows = { data: dy, rows, columns: part.rows, stride: part.width, column: part.column }
   const DY_TEX = Number(!!together || (k >= stagingColumns && part.rows % 8 === 0 && canStage(gpu, source)))
-  // Two turns at once write a sum once for both, but are twice the code: with 32 rows only a Zen 4 gains.
+  // Two groups of 4 n an iteration write a sum once for both, but are twice the code: with 32 rows only a Zen 4 gains.
   const TURN = DY_TEX && (MT <= 24 || (WIDE && gpu.facts.cpu === 'zen4')) ? 2 : 1
   const blocks = DY_TEX ? heldOf(gpu, MT, 8) : { HELD: 0, ...apartOf(gpu, 8) }
   const variant = { LANES, WIDE, MT, BY4, DY_TEX, TURN, ...blocks, ...weightConstants(weight, part.slice, 2), ...flags }
@@ -208,7 +208,7 @@ export function backwardInput(
   }
 }
 
-/** Tiles of a product to the input, `across` of so many columns a lane: whole ones, and one of half as many where no more are left, as of the 576 of SmolLM2. */
+/** Column tiles of a product to the input, `across` of them with COLS columns a lane: whole ones, and one of half as many where no more are left, as of the 576 of SmolLM2. */
 function columnTiles(k: number, lanes: number): { COLS: number; first: number; across: number }[] {
   const [whole, left] = [Math.floor(k / (8 * lanes)), k % (8 * lanes)]
   const halved = left > 0 && left <= 4 * lanes
@@ -265,7 +265,7 @@ export function stagedBackwardWeight(
   const { cpu } = gpu.facts
   const { LANES, WIDE } = cpuLanes(gpu)
   const held = heldOf(gpu, 64, 4)
-  // A turn of the loop fills no more than the instruction cache, or on AMD's CPUs the smaller one of decoded instructions; longer ones gain where multiply-adds are fused, or where
+  // An unrolled iteration fills no more than the instruction cache, or on AMD's CPUs the smaller one of decoded instructions; longer ones gain where multiply-adds are fused, or where
   // what is broadcast is an operand on the stack, so that its instructions are a multiply-add each.
   const long = fusesWide(gpu) ? cpu !== 'amd' : cpu === 'other' && !WIDE
   const TURN = long || (WIDE && held.HELD) ? 8 : 4

@@ -1,4 +1,4 @@
-// Of a loop that goes KT steps of the depth a turn from `begin` on (tile_turns.wgsl, few_turns.wgsl): the step where LoRA's turns begin, and where all ends.
+// For a K loop in K-blocks of KT steps from `begin` on (tile_turns.wgsl, few_turns.wgsl): low_begin, the step at which LoRA's K-blocks begin, and `last`, where all ends.
   let low_begin = begin + (end - begin + $(KT-1)u) / $(KT)u * $(KT)u;
 #if LORA
   let last = low_begin + low_depth();

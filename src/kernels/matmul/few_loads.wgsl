@@ -1,4 +1,4 @@
-// Of few_turns.wgsl: asks for what the turn needs that begins with step `next`.
+// Part of few_turns.wgsl: prefetches the K-block that begins with step `next` into registers.
     let asked = min(next / 4u + own_step, last_step);
     gain = gain_of(4u * asked);
 #for s in 0..A_ROUNDS

@@ -1,9 +1,9 @@
-// The sums of a register tile of few rows (tile.wgsl, group_tile.wgsl), FORM_NT and in fours: as tile_turns.wgsl, with its order of the sum, for the few workgroups of a product
-// that waits for its weights. A thread sums RR rows of RC columns; both operands lie in workgroup memory along the depth, rows a vector longer than they need be, so that
-// neighbouring columns do not meet in a memory bank. What bounds it is what workgroup memory hands to registers, 128 bytes a cycle also where threads read the same
-// (bench/LOG.md, "On an H200"): 4 (RR + RC) bytes for RR x RC multiply-adds, so a thread has several of both, as far as there are threads enough. At the end threads exchange
-// what they have, and each has four columns of RM rows: acc_r_0, whose place in the tile row_from and column_from say.
-// VECTORS: of the depth, that a thread has read of its rows and columns before it multiplies them: what a read of workgroup memory takes is waited for once.
+// The K loop of a register tile of few rows (tile.wgsl, group_tile.wgsl), FORM_NT and VEC: as tile_turns.wgsl, with its order of the sum, for products with few workgroups, which wait for
+// their weights. A thread accumulates RR rows x RC columns; both operands lie in workgroup memory along K, rows padded by a vector, so that neighbouring columns have no bank conflicts.
+// The bound is what workgroup memory hands to registers, 128 bytes a cycle also where threads read the same (bench/LOG.md, "On an H200"): 4 (RR + RC) bytes for RR x RC multiply-adds, so
+// a thread has several of both, as far as there are threads enough. At the end threads exchange their sums, and each has four columns of RM rows: acc_r_0, at row_from and column_from of
+// the tile.
+// VECTORS: vectors along K that a thread reads of its rows and columns before it multiplies them, so that it waits for workgroup memory's latency once.
   let tx = id % $(TN/RC)u;
   let ty = id / $(TN/RC)u;
 #for r in 0..RR
@@ -12,7 +12,7 @@
 #end
 #end
 #include "depth_ends.wgsl"
-  // A thread's vectors of a turn are of the same steps. Behind the last step x is zero, and W what lies in its place.
+  // All vectors that a thread stages of a K-block are of the same four steps. Past the last step x is zero, and W is what the clamped index has.
   let own_step = id % $(KT/4)u;
   let last_step = end / 4u - 1u;
 #for s in 0..A_ROUNDS
@@ -32,8 +32,8 @@
 #end
   let next = begin;
 #include "few_loads.wgsl"
-  // What the next turn needs is asked for before a turn's multiplications, which hide its way, and stays in variables until the turn begins: a driver may put a load
-  // whose value has one use beside that use, behind them.
+  // The next K-block is prefetched before the multiplications of this one, which hide the latency. It is kept in variables of the loop: a driver may sink a load whose value has one use to
+  // that use, behind the multiplications.
   for (var t0 = begin; t0 < last; t0 += $(KT)u) {
     var quads = whole_quads(end - min(t0, end));
     if (t0 < low_begin) {
@@ -93,7 +93,7 @@
 #let ITEMS = TM*TN/4/RM
 #let IDLE = THREADS-ITEMS
 #if IDLE
-  // Threads that are left over have rows behind all.
+  // Threads left over have rows past the end, which are not stored.
   let item = min(id, $(ITEMS-1)u);
   let row_from = item / $(TN/4)u * $(RM)u + select(0u, 0x40000000u, id > item);
 #else

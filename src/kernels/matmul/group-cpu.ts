@@ -21,18 +21,19 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary, gate }: Grou
   const columns = widths.reduce((sum, n) => sum + n, 0)
   const GATED = Number(members.length === 2)
   const many = capacityOf(rows)
-  // This one has no bound on its rows.
+  // The kernel for one or two rows does not ask how many there are.
   const FEW = Number(many <= 2 && typeof rows === 'number')
   // A gate's workgroup has as many columns of both members.
   const inTextures = GATED ? {} : kvConstants(ys[1])
-  // Of caches in textures a lane, or two, has whole texels of both halves of a head.
+  // For caches in textures a lane, or two neighbours, must have whole texels of both halves of a head.
   const fewest = 'KV_FOLD' in inTextures ? 4 : 32 / LANES
-  // Columns stored in fours, but on AMD's CPUs, which gain more by another width; apart from what LoRA and a gate add to each tile, where that takes as long as what is gained.
+  // A multiple of four columns a lane, so that stores are vec4. Not on AMD's CPUs, which gain more by the width that fits best, unless multiply-adds are not fused and there are both a gate and
+  // LoRA, whose work for each tile takes what that gains.
   const asFits = gpu.facts.cpu !== 'other' && (gpu.facts.fused || !GATED || !lora)
   const inFours = 'KV_FOLD' in inTextures || (!asFits && (!!GATED || !!rotary))
   const found = FEW ? { MT: many, NT: fewest } : forwardTile(gpu, many, GATED ? columns : widths, inFours)
   const { MT, ...tile } = 'KV_FOLD' in inTextures && found.NT % 4 !== 0 ? { MT: Math.min(found.MT, 16), NT: 8 } : found
-  // One of each at the least.
+  // At least one column of each member.
   const NT = GATED ? Math.max(2, tile.NT) : tile.NT
   const SPAN = GATED ? NT / 2 : NT
   const groups = GATED ? [Math.ceil(widths[0] / (LANES * SPAN))] : widths.map((n) => Math.ceil(n / (LANES * SPAN)))

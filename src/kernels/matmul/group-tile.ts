@@ -16,7 +16,7 @@ import type { Tile } from './tiles.ts'
 
 const path = fileURLToPath(new URL('group_tile.wgsl', import.meta.url))
 
-/** Which variant of a group's kernel: what is added, and the constants of norm_rows.wgsl for so many threads; a row gets the lanes that rms_norm.wgsl gives it. */
+/** The variant of a group's kernel: its epilogues, and its norm as a prologue (norm_rows.wgsl, with so many threads), where a row gets the lanes that rms_norm.wgsl gives it. */
 export function variantOf(gpu: Gpu, call: Omit<GroupCall, 'x'>, tileRows: number, ofThreads: number): Constants {
   const { rows, members, ys, lora, norm, rotary, gate } = call
   const GATED = Number(ys.length === 1 && members.length > 0)
@@ -24,7 +24,7 @@ export function variantOf(gpu: Gpu, call: Omit<GroupCall, 'x'>, tileRows: number
   const flags = { ...paired, GELU: Number(gate === 'gelu'), LORA: Number(!!lora), BIAS: Number(!!members[0]?.bias) }
   if (!norm) return { ...flags, OUTPUTS: ys.length, NORM: 0 }
   const { LANES, SUBGROUP } = lanes(gpu)
-  // Two variants at most: rows that all have lanes of their own at once, and a whole tile.
+  // Two variants at most: one pass, where each row has lanes of its own at once, or as many as a whole tile takes.
   const atOnce = ofThreads / LANES
   const NORM_ROUNDS = capacityOf(rows) <= atOnce ? 1 : Math.ceil(tileRows / atOnce)
   const NORM_AHEAD = Math.ceil(16 / NORM_ROUNDS)
@@ -39,7 +39,7 @@ export function variantOf(gpu: Gpu, call: Omit<GroupCall, 'x'>, tileRows: number
   return { ...flags, OUTPUTS: ys.length, NORM: 1, ...lanesOfRows }
 }
 
-/** Where the members' parts of `bank` and of the biases lie, how far apart their xa are, and what a row has of `places`. */
+/** Params: where the members' parts of `bank` and of the biases begin, how far apart their xa are, and how many entries of `places` a row has. */
 export function placesOf({ members, lora, rotary }: GroupCall): Record<string, number> {
   const params: Record<string, number> = { rank: lora?.rank ?? 0, xa_stride: 0, per_row: rotary?.perRow ?? 0 }
   if (lora) params.xa_stride = (rangeOf(lora.xa[1]).offset - rangeOf(lora.xa[0]).offset) / 4
@@ -68,7 +68,10 @@ export function acrossOf({ members, ys }: GroupCall, columns: number): number {
   return members.reduce((sum, { weight }) => sum + Math.ceil(weight.rows / columns), 0)
 }
 
-/** The constants of a tile in a group. PART: a thread's columns are one part of the tile, or where they lie in two halves of it each is of one of a pair. */
+/**
+ * The constants of a tile in a group. PART: neighbouring columns that are split between the two of a pair: 4 where a thread has 4 neighbouring columns; else all of the tile, as a thread's 8
+ * are 4 of each half of it.
+ */
 function shapeOf(gpu: Gpu, tile: Tile, inFours: boolean): Constants {
   const shape = tileConstants(gpu, tile)
   return { ...shape, PART: shape.RN === 4 ? 4 : tile.columns, FORM_NT: 1, FORM_TN: 0, VEC: Number(inFours) }
@@ -89,7 +92,7 @@ export function run(gpu: Gpu, call: GroupCall): void {
   gpu.dispatch(kernel, bindingsOf(call.x, call), params, [acrossOf(call, tile.columns), groupsOf(rows, tile.rows)])
 }
 
-/** Values from one xa of a group to the next, so that each can be bound by itself. */
+/** Values between the beginnings of two xa of a group: rounded up, so that each can be bound by itself. */
 export const downStride = (rows: Count, rank: number): number => Math.ceil((capacityOf(rows) * rank) / 64) * 64
 
 /** The xa of `count` members in one buffer of `count * downStride(rows, rank)` values. */

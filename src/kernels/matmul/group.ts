@@ -90,9 +90,9 @@ export function groupTier(gpu: Gpu, members: GroupMember[], gated: boolean): Gro
 export const normRows = 32
 
 /**
- * Whether a group does RMSNorm of its input too. Every column tile does it again for its rows, so only where they are one tile of the lowest kind: what is read
- * again is then at most as many bytes as the tile's weights, and a product of a sum of squares comes to 32 and more of the projection. It changes no bit. Matrix units
- * read what is normalised already, as they read it in f16.
+ * Whether a group does RMSNorm of its input as a prologue. Every column tile repeats it for its rows, so only where the rows are one tile of the lowest kind: x, read once more, is then at
+ * most as many bytes as the tile's weights, and a multiply-add of the norm's sum stands beside 32 and more of the projection. It changes no bit. Matrix units
+ * read x in f16, normalised already.
  */
 export function takesNorm(
   gpu: Gpu,

@@ -89,7 +89,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let g1 = (p.n_0 + $(SPAN*LANES-1)u) / $(SPAN*LANES)u;
   let g2 = g1 + (p.n_1 + $(SPAN*LANES-1)u) / $(SPAN*LANES)u;
 #if KV_FOLD
-  // From both ends in turn: the driver's threads get as many workgroups in a row each, and those that store texels, the last ones, take nearly twice as long.
+  // Alternately from both ends: each of the driver's threads gets one contiguous part of the workgroups, and the last ones, which store texels, take nearly twice as long.
   let last = g2 + (p.n_2 + $(SPAN*LANES-1)u) / $(SPAN*LANES)u - 1u;
   let tile = select(turn / 2u, last - turn / 2u, turn % 2u == 1u);
 #else
@@ -100,7 +100,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
   let n = pick(s, p.n_0, p.n_1, p.n_2);
 #if ROPE
-  // The upper half of a tile's columns is what the lower half makes pairs with: HALF further in the same heads, so that both are in one invocation.
+  // The upper half of a tile's columns lies HALF further in the same heads than the lower half: one invocation has both values of each RoPE pair.
 #for j in 0..NT/2
   let pair$(j) = n0 / 2u + $(NT/2)u * lane + $(j)u;
   let turn_at$(j) = min(pair$(j), n / 2u - 1u) % HALF;
@@ -126,7 +126,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #end
 #if FEW
-  // lane = row * PARTS + part: the part'th vec4 of what a turn needs of the row
+  // As in nt_few_cpu.wgsl.
   let row = lane % 8u / $(8/MT)u;
   let part = lane % $(8/MT)u;
 #include "nt_few_loop.wgsl"
@@ -140,7 +140,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     var xa$(g)_$(i) = vec4f();
 #end
 #end
-    // In a loop for the reason that lora_b.wgsl has. Of < in place of != the compiler knows how often it turns, and writes all turns out.
+    // In a loop for the reason that lora_b.wgsl has, and with != for the reason that it has too.
     for (var i = 0u; i != min($((2*MT+LANES-1)/LANES)u, p.k); i++) {
       var row = row0;
 #for i in 1..(2*MT+LANES-1)/LANES
@@ -154,7 +154,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #end
     }
-    // Of rows with different adapters all of these may be another's: what they would add is 0. One OR of bits, as subgroupAny goes through lanes and values.
+    // Where rows have different adapters, xa of these rows may be all 0 for this part of the rank: skipped then. One OR of bits, as subgroupAny would go through lanes and values.
     var here = vec4u();
 #for g in 0..NT/SPAN
 #for i in 0..(2*MT+LANES-1)/LANES
@@ -191,7 +191,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let bias$(j) = bias[pick(s + $(j/SPAN)u, p.c_0, p.c_1, p.c_2) + col$(j%SPAN)];
 #end
 #endif
-  // A row a turn: written out for more, stores are most of what the driver compiles (1.5 s of 4), and to pick a row among all costs next to nothing.
+  // One row an iteration: unrolled, stores were most of what the driver compiles (1.5 s of 4), and to select a row of the accumulators costs next to nothing.
   for (var row = m0; row < end; row++) {
 #for j in 0..NT
     var out_$(j) = acc_0_$(j);
@@ -261,7 +261,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let gate_$(j) = out_$(j);
 #end
 #endif
-    // All before the first store: each is a chain of some 100 cycles, and a store of 8 lanes is too much code for the next one to begin meanwhile.
+    // All gates before the first store: each is a dependency chain of some 100 cycles, and a store of 8 lanes is so much code that the next chain would not begin meanwhile.
 #for j in 0..SPAN
     out_$(j) = out_$(j) / (1.0 + exp(-steep(out_$(j)))) * out_$(j+SPAN);
 #end

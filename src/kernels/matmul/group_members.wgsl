@@ -1,5 +1,5 @@
-// The members of a group (group_tile.wgsl, group_units.wgsl): outputs, biases and LoRA, and which columns are whose. PART: neighbouring columns of a tile of one owner,
-// a thread or a subgroup. Y_F16, GATED on matrix units: y in f16, as products there read it.
+// What group_tile.wgsl and group_units.wgsl share: the bindings of a group's outputs, biases, LoRA and RoPE, and which member a tile's columns are of. PART: neighbouring columns of a tile
+// that are split between the two of a pair (`shapeOf` in group-tile.ts; on matrix units a subgroup's columns). Y_F16 (GATED on matrix units): y in f16, as products there read it.
 #if GATED
 alias E = f32;
 #include "gelu.wgsl"
@@ -25,20 +25,33 @@ alias E = f32;
 // per_row 1: (cache row, position) of each row; 2: info as of attention/common.wgsl, which ends with the position. And (cos, sin) of (positions, HALF).
 @group(0) @binding(11) var<storage, read> places: array<vec2u>;
 @group(0) @binding(12) var<storage, read> table: array<vec2f>;
-#include "group_turn.wgsl"
-// Columns n and n + HALF of row i of member s, turned where that is q or k.
+// Columns n and n + HALF of row i of member s (0: q, 1: k, 2: v) into its output; q and k are rotated with the formula of rope/rope.wgsl, so with its bits.
 fn finish_pair(s: u32, i: u32, n: u32, width: u32, a: f32, b: f32) {
   let place = places[i * p.per_row + p.per_row - 1u];
   let at = select(place.x, i, s == 0u || p.per_row == 2u) * width + n;
-  put_pair(s, at, place.y * HALF + n % (2u * HALF), a, b);
+  if (s == 2u) {
+    y_2[at] = a;
+    y_2[at + HALF] = b;
+    return;
+  }
+  let turn = table[place.y * HALF + n % (2u * HALF)];
+  let lower = fma(a, turn.x, -(b * turn.y));
+  let upper = fma(b, turn.x, a * turn.y);
+  if (s == 0u) {
+    y_0[at] = lower;
+    y_0[at + HALF] = upper;
+  } else {
+    y_1[at] = lower;
+    y_1[at + HALF] = upper;
+  }
 }
 #endif
 #if BIAS
 @group(0) @binding(7) var<storage, read> bias: array<f32>;
 #endif
 #include "pick.wgsl"
-// Column j of a workgroup's tile that begins with n0: y is the column of the member, x is 1 where GATED it is of the second. PAIRED, the second half of a part makes
-// pairs with the first: of the other member, or ROPE HALF further in the same heads.
+// What column j of a tile that begins with column n0 is: y the column of its member, x which of a GATED pair. PAIRED: of each PART columns the second half pairs with the first: GATED,
+// the same columns of the second member; ROPE, columns HALF further in the same heads.
 fn column_of(n0: u32, j: u32) -> vec2u {
 #if PAIRED
   let q = j % $(PART)u;

@@ -1,4 +1,4 @@
-// Of a workgroup of a group: its member s, its first column n0 there, and how many columns that has.
+// A workgroup's member s, its first column n0 in that member, and the member's `width`.
 #if GATED
   let s = 0u;
   let n0 = group.x * $(TN/2)u;

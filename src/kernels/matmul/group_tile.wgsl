@@ -54,7 +54,7 @@ fn x_value(index: u32) -> f32 { return a[index]; }
 #include "norm_rows.wgsl"
 #endif
 #include "tile_memory.wgsl"
-// Of this workgroup: its member, its first column there, and how many columns that has.
+// This workgroup's member, its first column there, and that member's width.
 var<private> own: vec3u;
 
 #if DOWN
@@ -117,7 +117,7 @@ fn b_value(j: u32, t: u32) -> f32 {
 }
 #endif
 #if LORA
-// GATED, first xa of the first member, which nothing of the second's columns is multiplied with, then that of the second.
+// GATED, the ranks of both members one after the other: low_b is 0 for the rank of the member that a column is not of.
 fn low_depth() -> u32 { return p.rank * $(1+GATED)u; }
 fn low_a(i: u32, r: u32) -> f32 {
   if (i >= p.rows || r >= low_depth()) { return 0.0; }

@@ -1,4 +1,5 @@
-// group_turn.wgsl by several pairs of neighbouring columns at once (Out: out.wgsl), as a store of a vector costs a CPU driver little more than one of a value.
+// RoPE of q and k in group_cpu.wgsl: several pairs of neighbouring columns at once (Out: out.wgsl), as a store of a vector costs a CPU driver little more than one of a value. The formula
+// of rope/rope.wgsl, so its bits.
 alias E = Out;
 #include "angles.wgsl"
 struct Pairs { lower: Out, upper: Out }

@@ -1,14 +1,14 @@
 // Projections of one input in one dispatch on matrix units: what group_tile.wgsl computes (its names and places; not DOWN), as units.wgsl does, with that order of
 // the sum and so those bits. k is a multiple of 8; x (`a`, units_stage.wgsl) and W (Weight.f16) in f16, eight values a vec4u.
-// GATED, of the TN / SN columns of a subgroup the first half are of the first member, the second half the same columns of the second; ROPE, the second half are those
-// that the first makes pairs with.
+// GATED, the first half of a subgroup's TN / SN columns are of the first member, the second half the same columns of the second; ROPE, the second half lies HALF further in the same
+// heads than the first.
 struct Params { rows: u32, k: u32, rank: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32, xa_stride: u32, per_row: u32, a_stride: u32 }
 @group(0) @binding(0) var<storage, read> a: array<vec4u>;
 @group(0) @binding(1) var<storage, read> b: array<vec4u>;
 #include "group_members.wgsl"
 #include "units_memory.wgsl"
 
-// Of this workgroup: its member, its first column there, and how many columns that has.
+// This workgroup's member, its first column there, and that member's width.
 var<private> own: vec3u;
 fn width_of(s: u32) -> u32 { return pick(s, p.n_0, p.n_1, p.n_2); }
 #if LORA
@@ -22,8 +22,6 @@ fn xa_four(at: u32) -> vec4f { return vec4f(xa[at], xa[at + 1u], xa[at + 2u], xa
 #endif
 #endif
 // As in units.wgsl.
-fn a_row(i: u32) -> u32 { return min(i, p.rows - 1u) * p.a_stride / 8u; }
-fn a_vectors() -> u32 { return p.a_stride / 8u; }
 fn b_depth() -> u32 { return p.k; }
 fn b_row(j: u32) -> u32 {
   let column = column_of(own.y, j);
@@ -56,7 +54,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
     var b_$(e) = scratch[subgroup * $(FM*FN)u + lane + $(e*LANES)u];
 #end
 #endif
-    // Behind the member's end a lane adds up what is there, and writes nothing.
+    // Past the member's end a lane reads its last column, and stores nothing.
     let known = min(n, width - 1u);
 #if LORA
     let b_at = pick(s, p.b_0, p.b_1, p.b_2) + known * p.rank;

@@ -1,5 +1,5 @@
 /**
- * The way back of several linear layers of one input, as if they were one, for CPU drivers: the gradients of their outputs lie side by side in one texture (stage.ts)
+ * Backward of several linear layers with one input as if they were one layer, for CPU drivers: the gradients of their outputs lie side by side in one texture (stage.ts)
  * and their weights one below the other in another, so that dX is one sum over all of them, and dW one dispatch where the weights' gradients are one range of a bank.
  * A dispatch less is some 50 us less for such a driver, and dx is not read and written again for each layer.
  */

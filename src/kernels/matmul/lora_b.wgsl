@@ -1,6 +1,6 @@
-// What LoRA adds to NT columns of a lane for 8 of the rank: b_at0, b_at1, .., vec4 of the bank, -> b0_0 and b0_1, .. of each column.
-// In a loop, as a load of a storage buffer is 2 KB of code on this driver (attention/across.wgsl), which each workgroup runs once: written out they are as large as the
-// instruction cache, and fetching them anew took 5 us a workgroup of 20 (bench/LOG.md). Of < in place of != the compiler knows how often it turns, and writes all turns out.
+// Loads LoRA's B for the NT columns of a lane and 8 of the rank: from vec4 b_at0, b_at1, .. of the bank on into b0_0 and b0_1, .. of each column.
+// In a loop, as a load of a storage buffer is 2 KB of code on this driver (attention/across.wgsl), which each workgroup runs once: unrolled they are as large as the
+// instruction cache, and fetching them anew took 5 us a workgroup of 20 (bench/LOG.md). With < in place of != the compiler would know the number of iterations, and unroll.
 #for j in 0..NT
     var b$(j)_0 = vec4f();
     var b$(j)_1 = vec4f();

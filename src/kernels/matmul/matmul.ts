@@ -117,14 +117,14 @@ export function linearBackwardInput(
 const longSum = 16_384
 
 /**
- * Rows up to which a product to the input has too few tiles for a GPU (the head's chunks), and bytes of such products that are made before they are added up:
+ * Split-K: rows up to which a product to the input has too few tiles for a GPU (the head's chunks), and bytes of partial products that are made before they are added up:
  * 512 tiles of 64 x 64.
  */
 const fewRows = 512
 const productBytes = 8 * 2 ** 20
 
 /**
- * dx (+)= alpha * dy W of a part, made in parts of `most` terms by workgroups of their own, and these added up in order: with the bits of one after the other.
+ * dx (+)= alpha * dy W of a part by split-K: workgroups of their own sum `most` terms each, and these partial products are added up in order, with the bits of adding one after the other.
  */
 function sideBySide(
   gpu: Gpu,

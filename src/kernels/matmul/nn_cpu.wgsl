@@ -7,7 +7,7 @@
 // A slice of W: rows w_row .. w_row + n of its storage belong to columns dy_column .. of dy, whose rows are dy_stride apart.
 // BY4: n, dy_stride and dy_column are multiples of 4; else dy is read value by value, with zeros past n.
 // DY_TEX: columns dy_column .. + n of dy are staged in a texture (stage.ts), whose first row is row0 of dy; n is a multiple of 4 * TURN. PANELS: in panels, dy_height high.
-// rows_first 1: neighbouring workgroups share columns of dx, else rows. Rows row0 .. rows and the columns from first_texel's on are computed. TURN: how many times 4 n a turn takes; 1 without DY_TEX.
+// rows_first 1: neighbouring workgroups share columns of dx, else rows. Rows row0 .. rows and the columns from first_texel's on are computed. TURN: groups of 4 n an iteration; 1 without DY_TEX.
 struct Params { row0: u32, rows: u32, first_texel: u32, rows_first: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, dy_stride: u32, dy_column: u32, dy_height: u32, alpha: f32 }
 #if DY_TEX
 @group(0) @binding(0) var dy: texture_storage_2d<rgba32float, read>;
@@ -151,7 +151,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #include "nn_cpu_step.wgsl"
   }
 #endif
-  // Four rows a turn, see nt_cpu.wgsl.
+  // Four rows an iteration, see nt_cpu.wgsl.
   for (var r0 = m0; r0 < end; r0 += 4u) {
 #for q in 0..4
 #for v in 0..COLS/4

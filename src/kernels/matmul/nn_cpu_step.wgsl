@@ -1,4 +1,4 @@
-// A turn of a product to the input: acc_r_v += the sums of FOURS times 4 n of dy times those of W in w_q_v, v a vec4 of COLS columns. dy is in g_i_z, or HELD on the stack (held_cpu.wgsl).
+// An iteration of a product to the input: acc_r_v += FOURS sums of 4 n of dy times W in w_q_v, v a vec4 of COLS columns. dy is in g_i_z, or HELD on the stack (held_cpu.wgsl).
 #if HELD
 #for k in 0..COLS
 #let V = k/4

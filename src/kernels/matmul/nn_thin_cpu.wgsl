@@ -1,6 +1,6 @@
 // Backward of a thin matrix to its input, for CPU drivers with subgroups of LANES, 8 or 16: dx[m,k] = alpha * sum_n dy[m,n] W[n,k] with few columns K (LoRA's rank).
 // dy (rows, N) with N a multiple of 4, W (N, K) float32 in a buffer, dx (rows, K), K a multiple of 8. nn_cpu.wgsl would leave all lanes but K / 8 idle.
-// A workgroup is one subgroup; it owns MT rows x 8 columns, lane l column c0 + l. A turn takes 4 * TURN n; N is a multiple.
+// A workgroup is one subgroup; it owns MT rows x 8 columns, lane l column c0 + l. An iteration takes 4 * TURN n, of which N is a multiple.
 // Order of the sum: as in nn_cpu.wgsl.
 // DY_TEX: dy is staged in a texture (stage.ts).
 struct Params { rows: u32, n: u32, k: u32, alpha: f32 }
@@ -56,7 +56,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     }
 #end
   }
-  // Four rows a turn, see nt_cpu.wgsl.
+  // Four rows an iteration, see nt_cpu.wgsl.
   let end = min($(8*MT/LANES)u, p.rows - m0);
   for (var r = 0u; r < end; r += 4u) {
     let r0 = m0 + r / 8u * LANES + half + r % 8u;

@@ -2,7 +2,7 @@
 //   LORA: + sum_r xa[m,r] B[n,r] (before alpha; xa holds the scaled product with A)   BIAS: + bias[n]   RESIDUAL: + residual[m,n]
 // x (rows, K) float32, W (N, K), y (rows, N). K and rank are multiples of 8.
 // X_TEX: x is staged in a texture (stage.ts), whose first row is row0 of x; rows row0 .. rows of x, xa, y and residual are computed.
-// rows_first 1: neighbouring workgroups share columns of y, else rows; a variant each would be compiled for every tile.
+// rows_first 1: neighbouring workgroups share columns of y, else rows; a param, as a constant would be compiled twice for every tile.
 // A workgroup is one subgroup and owns MT rows x NT*LANES columns; lane l has columns n0 + NT*l + j: a load of W touches all panels at once, and a store takes
 // several columns (VEC2, VEC4: 2, 4 of them, which n, y_column and y_stride are multiples of). A lane loads a different part of x and
 // subgroupBroadcast shares it, from a register or (HELD, held_cpu.wgsl) from the stack: a load of the same value by 8 lanes would cost 8 loads on this driver.
@@ -64,7 +64,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for i in 0..(2*MT+LANES-1)/LANES
     let x$(i) = xa[row$(i) * (p.rank / 4u) + lane % 2u + 2u * c];
 #end
-    // Of rows with different adapters all of these may be another's: what they would add is 0.
+    // Where rows have different adapters, xa of these rows may be all 0 for this part of the rank: skipped then.
     var here = false;
 #for i in 0..(2*MT+LANES-1)/LANES
     here |= any(x$(i) != vec4f());
@@ -77,7 +77,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for j in 0..NT
     let w$(j) = W8(b$(j)_0, b$(j)_1);
 #end
-// Of a rank of 8 there is no next turn, for which x would be held.
+// Not HELD: a rank of 8 is one iteration, with no next one to put x on the stack for.
 #if HELD
 #let HELD = 0
 #let GUARDED = 0
@@ -104,7 +104,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
 #endif
 #end
-  // Two rows a turn: written out for all rows, loads and stores would be most of what the driver compiles (see attention/across.wgsl); one is slower.
+  // Two rows an iteration: unrolled for all rows, loads and stores would be most of what the driver compiles (see attention/across.wgsl); one is slower.
   for (var r0 = m0; r0 < end; r0 += 2u) {
 #for q in 0..2
 #for j in 0..NT

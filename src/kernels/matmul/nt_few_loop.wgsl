@@ -1,4 +1,4 @@
-  // For one or two rows: a load of x serves 4 / MT turns of 8 k (nt_few_cpu.wgsl), what is left over a turn each.
+  // The K loop for one or two rows: a load of x serves 4 / MT times 8 k (nt_few_cpu.wgsl), and those left over go one by one.
   let count = p.k / 8u;
   let whole = count - count % $(4/MT)u;
   for (var c = 0u; c < whole; c += $(4/MT)u) {
@@ -14,7 +14,7 @@
     let w$(j)_$(z) = w_load8(at$(j), c + $(z)u);
 #end
 #end
-    // CHUNKS of 8 k
+    // CHUNKS times 8 k.
 #let CHUNKS = 4/MT
 #include "nt_few_cpu_step.wgsl"
   }

@@ -9,11 +9,11 @@ import { hasWideSubgroups } from '../common/lanes.ts'
 import { takesAlways, tileCandidates, tilesOf, type Tile } from './tiles.ts'
 
 interface RegisterTile extends Tile {
-  /** Rows and columns of outputs of a thread: multiples of 4, but of few_turns.wgsl. Threads are 8 or 16 across, and 8 or 16 down, or operands would not be found where they lie. */
+  /** Outputs of a thread: multiples of 4, but in few_turns.wgsl. Threads are 8 or 16 across, and 8 or 16 down, as the swizzle of tile_memory.wgsl goes by groups of 8 vectors. */
   thread: Tile
-  /** Steps of the depth that are staged at once, the best first: what few threads multiply must last as long as a load takes. */
+  /** K-blocks, the best first: what few threads multiply in one must take as long as a load. */
   depths: number[]
-  /** Multiply-adds in a given time beside the others', measured (bench/LOG.md, "On an H200"). */
+  /** Throughput beside that of the others, measured (bench/LOG.md, "On an H200"). */
   rate: number
 }
 
@@ -24,8 +24,8 @@ const registerTiles: RegisterTile[] = [
   { rows: 32, columns: 64, thread: { rows: 4, columns: 4 }, depths: [64, 32, 16], rate: 0.7 },
 ]
 /**
- * Of few rows and not many columns, where there are more processors than tiles: narrow ones (few_turns.wgsl); and of more columns, where what is read of workgroup
- * memory is the bound, one with 4 x 4 outputs of a thread, unless `tune` finds another.
+ * For few rows. Where a GPU has more processors than there are tiles, narrow tiles (few_turns.wgsl); with more columns, where reads of workgroup memory are the bound, a tile of 4 x 4 outputs
+ * a thread, unless `tune` finds another. `fewColumns`: columns up to which each of them in tiles.ts is taken.
  */
 const wideTile: RegisterTile = { rows: 32, columns: 32, thread: { rows: 4, columns: 4 }, depths: [64, 32, 16], rate: 1 }
 const fewColumns = { few: 2048, fewMore: 4096, fewWide: 16_384 }
@@ -57,8 +57,8 @@ export const holdsRegisterTile = (gpu: Gpu, tile: Tile): boolean =>
 const atOnce = 128
 
 /**
- * The tile that is done first with so many outputs: not larger than the tuned one. Few outputs take a small one, so that all of a GPU has work.
- * @param few whether it may be one of few rows: forward, in fours
+ * The tile that should take least time for so many outputs, not larger than the tuned one: few outputs take a small one, so that all of a GPU has work.
+ * @param few whether it may be one of few_turns.wgsl: forward, in vec4
  */
 export function tileFor(gpu: Gpu, rows: Count, columns: Count, parts: Count = 1, few = false): Tile {
   const most = tilesOf(gpu).tile
@@ -82,7 +82,7 @@ export function tileConstants(gpu: Gpu, tile: Tile): Constants {
   const { rows, columns, vectors, thread, depths } = registerTileOf(tile)
   const [RM, RN] = [thread.rows, thread.columns]
   const THREADS = (rows / RM) * (columns / RN)
-  // A quarter stays free: RMSNorm wants some, and a processor should hold two workgroups.
+  // A quarter of the workgroup memory stays free: RMSNorm wants some, and a processor should hold two workgroups.
   const room = gpu.facts.limits.maxWorkgroupMemory * 0.75
   const FEW = Number(vectors !== undefined)
   const KT = depths.find((depth) => bytesOf(tile, depth) <= room) ?? depths.at(-1)!
@@ -93,7 +93,7 @@ export function tileConstants(gpu: Gpu, tile: Tile): Constants {
     return { ...shape, VECTORS, A_ROUNDS: (rows * KT) / 4 / THREADS, B_ROUNDS: (columns * KT) / 4 / THREADS }
   }
   const shape = { TM: rows, TN: columns, RM, RN, FEW, KT, THREADS }
-  // Blocks of 4 x 4 values. What is left over of both operands is at most one a thread.
+  // Blocks of 4 x 4 values: rounds of one a thread, and of those left over of both operands at most one a thread.
   const [a, b] = [(rows * KT) / 16, (columns * KT) / 16]
   const [A_REST, B_REST] = [a % THREADS, b % THREADS]
   const blocks = {

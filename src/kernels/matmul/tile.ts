@@ -100,9 +100,9 @@ export function backwardWeight(
 }
 
 /**
- * Tokens of which the product to a small dW is made, before these are added up: LoRA's A and B have a few tiles, so a few workgroups would go through all tokens
+ * Tokens of a partial product of split-K, for a small dW: LoRA's A and B have a few tiles, so a few workgroups would go through all tokens
  * while the rest of a GPU has nothing to do. Parts begin at token 0: the bits do not depend on the capacity of a plan.
  */
 const SPLIT_K = 1024
-/** Outputs of a dW that has workgroups enough. */
+/** Outputs above which a dW has workgroups enough without split-K. */
 const mostInParts = 2 ** 18

@@ -5,7 +5,7 @@
 // multiples of 4, and four values are read and written at once.
 // Register tile (tile_turns.wgsl): a workgroup owns TM x TN outputs, a thread RM x RN of them; both operands pass through workgroup memory, KT deep.
 // Order of the sum: t = 0 .. depth-1, one accumulator an output, whatever the number of rows and the tile.
-// SPLIT_K: a workgroup takes that many steps of the depth (a multiple of KT), and what it gets is a matrix of its own: out is (parts, rows, columns).
+// SPLIT_K: a workgroup takes that many steps of the depth (a multiple of KT), and its partial sums are a matrix of their own: out is (parts, rows, columns).
 // Slices: a starts at column a_column of rows a_stride apart, b at row b_row of rows b_stride apart, out at row out_row and column out_column;
 // NT: column j of the slice is row first_row + j of the whole W, so of B and of bias.
 struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, a_column: u32, b_stride: u32, b_row: u32, out_stride: u32, out_row: u32, out_column: u32, first_row: u32, scales: u32, alpha: f32 }
@@ -40,7 +40,7 @@ alias Bf16 = u32;
 #include "tile_memory.wgsl"
 
 #if FEW
-// Where row i of a begins, and row j of b; the last one for those behind it, whose sums nobody takes.
+// Where row i of a begins, and row j of b; past the end those of the last one, whose sums are not stored.
 fn a_begin(i: u32) -> u32 { return (min(i, p.rows - 1u) * p.a_stride + p.a_column) / 4u; }
 #if !W_BLOCKS
 fn b_begin(j: u32) -> u32 { return (p.b_row + min(j, p.columns - 1u)) * p.b_stride / 4u; }

@@ -1,21 +1,21 @@
-// The operands of a register tile in workgroup memory (tile.wgsl, group_tile.wgsl), KT deep: vectors of four rows of the output (b: four columns)
-// at one step of the depth. Vector g of step t lies at t * TM/4 + (g ^ turn_of(t / 4)): so eight neighbouring threads, which are served together, meet in no
-// bank of the memory, neither when they read eight vectors of one step nor when they store those of several steps. FEW has an order of its own (few_turns.wgsl).
+// The operands of a register tile in workgroup memory (tile.wgsl, group_tile.wgsl), a K-block of KT: vectors of four rows of the output (b: four columns) at one step of the depth. Vector
+// g of step t lies at t * TM/4 + (g ^ swizzle(t / 4)), so that eight neighbouring threads, which are served together, have no bank conflicts, neither when they read eight vectors of one
+// step nor when they store those of several steps. FEW has a layout of its own (few_turns.wgsl).
 #if FEW
 var<workgroup> a_tile: array<vec4f, $((KT/4+1)*TM)>;
 var<workgroup> b_tile: array<vec4f, $((KT/4+1)*TN)>;
 var<workgroup> sums_tile: array<f32, $(TM*TN)>;
-// Vectors of the depth of one turn where so many steps are left: whole groups of VECTORS.
+// Vectors along K of a K-block where so many steps are left: whole groups of VECTORS.
 fn whole_quads(steps: u32) -> u32 { return (min($(KT)u, steps) + $(4*VECTORS-1)u) / $(4*VECTORS)u * $(VECTORS)u; }
 #else
 var<workgroup> a_tile: array<vec4f, $(KT*TM/4)>;
 var<workgroup> b_tile: array<vec4f, $(KT*TN/4)>;
 #endif
 
-fn turn_of(y: u32) -> u32 { return y * $(1+16/KT)u % 8u; }
+fn swizzle(y: u32) -> u32 { return y * $(1+16/KT)u % 8u; }
 // Where the first step of block (x, y) lies: rows 4x .. 4x+3 at steps 4y .. 4y+3, which follow each other TM/4 (b: TN/4) vectors apart.
-fn a_at(block: vec2u) -> u32 { return block.y * $(TM)u + (block.x ^ turn_of(block.y)); }
-fn b_at(block: vec2u) -> u32 { return block.y * $(TN)u + (block.x ^ turn_of(block.y)); }
+fn a_at(block: vec2u) -> u32 { return block.y * $(TM)u + (block.x ^ swizzle(block.y)); }
+fn b_at(block: vec2u) -> u32 { return block.y * $(TN)u + (block.x ^ swizzle(block.y)); }
 
 #if W_BLOCKS
 #include "../quantised/blocks.wgsl"
@@ -24,7 +24,7 @@ alias Loaded = Words;
 #include "bf16.wgsl"
 alias Loaded = vec4u;
 #endif
-// What lies at a place of an operand, of W a value widened; VEC: four of them, as they are in memory.
+// What lies at a place of an operand: one value, of W widened; VEC: the bits of four, as they are in memory.
 #if VEC
 fn a_take(at: u32) -> vec4u { return bitcast<vec4u>(a[at]); }
 #endif
@@ -61,8 +61,8 @@ fn gain_of(t: u32) -> vec4f {
   return vec4f();
 #endif
 }
-// A thread loads, and a turn later stores, whole blocks. Where an operand's memory runs along the depth (a but for FORM_TN, b for FORM_NT), neighbouring threads
-// have neighbouring y and a block is transposed on its way; else neighbouring x.
+// A thread loads, and an iteration later stores, whole blocks of 4 x 4. Where an operand is contiguous along the depth (a but for FORM_TN, b for FORM_NT), neighbouring threads have
+// neighbouring y and a block is transposed on its way; else neighbouring x.
 fn a_block(e: u32) -> vec2u {
 #if FORM_TN
   return vec2u(e % $(TM/4)u, e / $(TM/4)u);
@@ -77,7 +77,7 @@ fn b_block(e: u32) -> vec2u {
   return vec2u(e % $(TN/4)u, e / $(TN/4)u);
 #endif
 }
-// Vector r of a block of the turn that begins with step t0, as it is in memory.
+// Vector r of a block of the K-block that begins with step t0, as it is in memory.
 fn a_load(i0: u32, t0: u32, block: vec2u, r: u32) -> vec4u {
 #if FORM_TN
   return a_quad(i0 + 4u * block.x, t0 + 4u * block.y + r);

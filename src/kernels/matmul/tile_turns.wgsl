@@ -1,9 +1,9 @@
-// The sums of a register tile (tile.wgsl, group_tile.wgsl): steps begin .. end of the depth, KT a turn, into acc_r_v: row r (of RM) and columns v (four of RN)
-// of a thread; LORA, in turns of its own, those of the rank.
-// VEC: what a turn needs is asked for before the multiplications of the turn before it, which hide its way, and stored after them, once all have read. A_ROUNDS +
-// B_ROUNDS blocks a thread, and MIXED one more: of a for the first A_REST threads, of b for the last B_REST. Else, and LoRA's, which is little, value by value as it comes.
-// row_from and column_from: where a thread's outputs begin, in the tile.
-// Of 32 neighbouring threads (a subgroup of most GPUs) 4 lie below each other and 8 beside each other, which reads least. Even and odd ones read the same of b,
+// The K loop of a register tile (tile.wgsl, group_tile.wgsl): steps begin .. end of the depth, a K-block of KT per iteration, into acc_r_v: row r (of RM) and columns v (four of RN)
+// of a thread; then LORA, in K-blocks of its own, the rank.
+// VEC: software pipelining: a K-block is loaded into registers before the multiplications of the one before it, which hide the latency, and stored to workgroup memory after them, once all
+// have read. A thread has A_ROUNDS + B_ROUNDS blocks of 4 x 4, and MIXED one more: of a for the first A_REST threads, of b for the last B_REST. Else, and for LoRA, which is little, value by value
+// without prefetch. row_from and column_from: where a thread's outputs begin, in the tile.
+// 32 neighbouring threads (a subgroup of most GPUs) are 4 (rows) x 8 (columns), which reads least. Even and odd ones read the same of b,
 // and those two apart the same of a: so NVIDIA's GPUs serve half a subgroup at once.
   let tx = id / 2u % 8u + id / 32u % $(TN/RN/8)u * 8u;
   let ty = id % 2u + id / 16u % 2u * 2u + id / $(4*TN/RN)u * 4u;
@@ -59,7 +59,25 @@
 #else
       let steps = $(KT)u;
 #endif
-#include "tile_step.wgsl"
+      for (var y = 0u; y < steps / 4u; y++) {
+        let a_from = a_at(vec2u(ty, y));
+        let b_from = b_at(vec2u(tx, y));
+#for t in 0..4
+        {
+#for v in 0..RN/4
+          let b_$(v) = b_tile[b_from + $(t*TN/4+v*TN/RN)u];
+#end
+#for g in 0..RM/4
+          let a_$(g) = a_tile[a_from + $(t*TM/4+g*TM/RM)u];
+#for r in 0..4
+#for v in 0..RN/4
+          acc$(4*g+r)_$(v) = fma(vec4f(a_$(g)[$(r)]), b_$(v), acc$(4*g+r)_$(v));
+#end
+#end
+#end
+        }
+#end
+      }
     }
     if (t0 >= last) { break; }
     workgroupBarrier();

@@ -26,11 +26,11 @@ export interface Tiles {
 export interface Tile {
   rows: number
   columns: number
-  /** Of a register tile of few rows (few_turns.wgsl): vectors of the depth that a thread reads before it multiplies them, */
+  /** Of a register tile of few rows (few_turns.wgsl): vectors along K that a thread reads before it multiplies them, */
   vectors?: number
   /** and its outputs. */
   thread?: { rows: number; columns: number }
-  /** Of matrix units: steps of the sum that are staged at once (default 32), and the outputs of a subgroup (units.ts). */
+  /** Of matrix units: the K-block (default 32), and the outputs of a subgroup (units.ts). */
   depth?: number
   subgroup?: { rows: number; columns: number }
 }
@@ -68,16 +68,16 @@ const wideTiles: Tiles = { ...defaultTiles, ntCpu: { rows: 32, columns: 64 }, nn
 /** The heuristic of a device. */
 export const usualTiles = (gpu: Gpu): Tiles => (cpuLanes(gpu).WIDE ? wideTiles : defaultTiles)
 
-/** A register tile of few rows: `vectors` of the depth at once, for so many outputs of a thread. */
+/** A register tile of few rows, with `down` x `across` outputs a thread. */
 const few = (rows: number, columns: number, vectors: number, down: number, across: number): Tile => ({
   rows,
   columns,
   vectors,
   thread: { rows: down, columns: across },
 })
-/** Tiles of matrix units, so deep. */
+/** Tiles of matrix units with these K-blocks. */
 const deep = (rows: number, columns: number, ...depths: number[]): Tile[] => depths.map((depth) => ({ rows, columns, depth }))
-/** Tiles of matrix units with subgroups of half of 64 x 64. */
+/** A tile of matrix units whose subgroups have 64 x 32 outputs, half of 64 x 64. */
 const halved = (rows: number, columns: number, more: Partial<Tile> = {}): Tile => ({
   rows,
   columns,

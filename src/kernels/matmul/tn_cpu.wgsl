@@ -2,8 +2,8 @@
 // dy (rows, N), x (rows, K), dW (N, K), all float32; N and K multiples of 4. ACCUMULATE adds to what dW holds (micro-batches).
 // A workgroup is one subgroup and owns RT values of one operand (a) times 4 * LANES of the other (b), lane l the values j0 + 4l .. +3 of b:
 // a is dy and b is x; TRANSPOSED: a is x and b is dy, for a K too small to fill the lanes (LoRA's rank). Outer products, row m by row m.
-// A turn takes 4 rows, so that lanes share what they load of a (a load has up to 4 rows of it) and each accumulator is written, which is a blend, once for 4.
-// Order of the sum: the rows of a turn by themselves, then added to the total (see nt_cpu.wgsl); those left over one by one.
+// An iteration takes 4 rows, so that lanes share what they load of a (a load has up to 4 rows of it) and each accumulator is written, which is a blend, once for 4.
+// Order of the sum: the rows of an iteration by themselves, then added to the total (see nt_cpu.wgsl); those left over one by one.
 // B_TEX: columns b_column .. + b_count of b are staged in a texture (stage.ts), whose first row is row 0.
 // A row of a is a_stride apart and starts at a_column, likewise b; dW's first row is out_row.
 struct Params { rows: u32, a_count: u32, b_count: u32, a_stride: u32, a_column: u32, b_stride: u32, b_column: u32, out_row: u32, alpha: f32 }
@@ -55,7 +55,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     acc_$(r) = fma(vec4f(subgroupBroadcast(av[$(r%4)], $(r/4)u)), bv, acc_$(r));
 #end
   }
-  // A row of a a turn: written out for all, loads and stores would be most of what the driver compiles (see attention/across.wgsl).
+  // A row of a an iteration: unrolled for all, loads and stores would be most of what the driver compiles (see attention/across.wgsl).
   let end = min(i0 + $(RT)u, p.a_count);
   for (var i = i0; i < end; i++) {
     var out = acc_0;

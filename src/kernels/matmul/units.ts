@@ -26,7 +26,7 @@ interface Activations {
   half?: GpuBuffer
 }
 
-/** Steps of the depth that the deepest tile goes by at a time, of which those of all others are parts. */
+/** The deepest K-block of a tile, of which all others are parts. */
 const deepest = Math.max(KT, ...[...tileCandidates.units, ...tileCandidates.fewUnits].map(({ depth = KT }) => depth))
 
 /** Whether products with this weight on matrix units, of any number of rows, take activations in f16 that another kernel has left, (rows, K) without room between them. */
@@ -35,10 +35,10 @@ export function takesHalf(gpu: Gpu, weight: Weight): boolean {
 }
 
 /**
- * Activations in f16, of which `release` is called after use: rows of `stride` values each. Once for all of a product's workgroups, which would each have to convert what they read: it reads
- * and writes 6 bytes a value, and a workgroup that multiplies 128 x 128 outputs keeps the registers that four bytes a value would take.
+ * Activations in f16, rows of `stride` values each; `release` is to be called after use. They are made once for all workgroups of a product, which would each have to convert what they read: it
+ * reads and writes 6 bytes a value, and prefetching f16 takes half the registers of prefetching float32, which a workgroup with 128 x 128 outputs needs.
  * @param KT of the kernel that reads them: rows end with zeros up to a multiple of it
- * @param behind rows that there is room for behind the last, for a kernel that reads some whatever they hold
+ * @param behind rows of room after the last, for a kernel that reads some of them and does not use what they hold
  */
 export function inHalf(
   gpu: Gpu,
@@ -112,7 +112,7 @@ function run(
   release()
 }
 
-/** What a workgroup and its subgroups (`down` and `across`) own, and how much of the depth it stages at once. */
+/** A tile, its subgroups (`down` and `across`), and its K-block. */
 interface UnitTile extends Tile {
   down: number
   across: number
@@ -135,11 +135,11 @@ export function shapeFor(gpu: Gpu, rows: Count, columns: number, paired = false)
   const [A_AHEAD, B_AHEAD] = [ahead(tile.rows), ahead(tile.columns)]
   const sizes = { TM: tile.rows, TN: tile.columns, SM: down, SN: across, LANES, KT: depth, FM: m, FN: n, FK: k, THREADS }
   const more = { A_MORE: Number(A_AHEAD < vectors(tile.rows)), B_MORE: Number(B_AHEAD < vectors(tile.columns)) }
-  // What is written out: of a software driver's units, whose products are thousands of instructions, little.
+  // How far the loop over a K-block is unrolled: on a software driver's units, whose products are thousands of instructions, not at all.
   return { ...sizes, A_AHEAD, B_AHEAD, ...more, DEEP: hasWideSubgroups(gpu) ? depth / k : 1 }
 }
 
-/** Columns at most of which few rows take narrow workgroups, which go a long way between two barriers, as what they wait for is their loads. */
+/** Columns up to which few rows take narrow workgroups, with a deep K-block between two barriers, as what they wait for is their loads. */
 const fewColumns = 16_384
 
 /**

@@ -26,7 +26,7 @@ struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, b
 #endif
 #include "units_memory.wgsl"
 
-// What comes to a fragment of products, which lies in `scratch` from `start` on and begins at row i and column j of the output: a lane has one column of it, $(LANES/FN) rows apart.
+// Epilogue of a fragment that lies in `scratch` from `start` on and begins at row i and column j of the output: a lane has one column of it, $(LANES/FN) rows apart.
 fn finish(out_row: u32, i: u32, j: u32, start: u32, lane: u32) {
   let column = j + lane % $(FN)u;
 #for q in 0..FM*FN/LANES
@@ -69,9 +69,7 @@ fn finish(out_row: u32, i: u32, j: u32, start: u32, lane: u32) {
 #end
 }
 
-// Of units_memory.wgsl: where a row of `a` or W begins, and how long it is, in vectors of eight; those behind the end are the last, and nobody takes what comes of them.
-fn a_row(i: u32) -> u32 { return min(i, p.rows - 1u) * p.a_stride / 8u; }
-fn a_vectors() -> u32 { return p.a_stride / 8u; }
+// For units_memory.wgsl: how deep W is, and where a row or column of it begins, in vectors of eight; past the end the last one, whose sums are not stored.
 fn b_depth() -> u32 { return p.depth; }
 #if FORM_NT
 fn b_row(j: u32) -> u32 { return (p.b_row + min(j, p.columns - 1u)) * p.b_stride / 8u; }

@@ -1,5 +1,5 @@
-// The operands of matrix units in workgroup memory as f16 (units.wgsl, group_units.wgsl), KT deep: of `a` tile_1, of W tile_2. Rows are 8 values longer than they need be, so that fragments do not meet in
-// one memory bank. Vector e of a turn is eight values; neighbours in a row are loaded and stored by neighbouring threads.
+// The operands of matrix units in workgroup memory as f16 (units.wgsl, group_units.wgsl), a K-block of KT: tile_1 of `a`, tile_2 of W. Rows are padded by 8 values, so that the loads of a
+// fragment have no bank conflicts. Vector e of a K-block is eight values; neighbours in a row are loaded and stored by neighbouring threads.
 // How much of it a workgroup takes matters: an H200 runs two of them side by side where each has 31 KB at most (bench/LOG.md, "On an H200").
 var<workgroup> tile_1: array<f16, $(TM*(KT+8))>;
 #if FORM_NT
@@ -11,9 +11,9 @@ var<workgroup> scratch: array<f32, $(SM*SN*FM*FN)>;
 
 // Row and first step of vector e where rows run along the depth.
 fn place_of_vector(e: u32) -> vec2u { return vec2u(e / $(KT/8)u, e % $(KT/8)u * 8u); }
-// Where the row of vector e begins in `a`, and from there the vector of the turn that begins with step t0; behind the last turn any. Behind the depth `a` has zeros.
-fn a_from(i0: u32, e: u32) -> u32 { return a_row(i0 + place_of_vector(e).x); }
-fn a_place(t0: u32, e: u32) -> u32 { return min((t0 + place_of_vector(e).y) / 8u, a_vectors() - 1u); }
+// Where the row of vector e begins in `a` (past the last row that one), and from there the vector of the K-block that begins with step t0, clamped to the row. Behind the depth `a` has zeros.
+fn a_from(i0: u32, e: u32) -> u32 { return min(i0 + place_of_vector(e).x, p.rows - 1u) * p.a_stride / 8u; }
+fn a_place(t0: u32, e: u32) -> u32 { return min((t0 + place_of_vector(e).y) / 8u, p.a_stride / 8u - 1u); }
 // Likewise in W, where anything may stand behind the depth.
 fn b_from(j0: u32, e: u32) -> u32 {
 #if FORM_NT
