@@ -1,4 +1,4 @@
-// What the kernels that give a row to LANES invocations share: values of other lanes, and bounds of loops.
+// For kernels in which LANES invocations work on one row: broadcasts from another lane, and loop bounds.
 #include "lanes.wgsl"
 
 #if !SUBGROUP
@@ -26,8 +26,8 @@ fn f_from(lane: u32, value: f32, source: u32) -> f32 {
   return f_scratch[source];
 #endif
 }
-// Bounds of loops: LANES, DE and C. ROLLED: as the driver cannot know them it cannot unroll, for on CPU drivers each place in the code that
-// loads or stores costs 2 KB of machine code and a tenth of a second of compilation, and a turn of a loop next to nothing.
+// Loop bounds: LANES, DE and C. ROLLED (CPU drivers): read from the params, so that the driver's compiler does not unroll: there each load or store in the code costs
+// 2 KB of machine code and a tenth of a second of compilation, and an iteration of a loop next to nothing.
 #if ROLLED
 fn turns() -> u32 { return p.lanes; }
 fn elements() -> u32 { return p.elements; }
@@ -37,7 +37,7 @@ fn turns() -> u32 { return LANES; }
 fn elements() -> u32 { return DE; }
 fn parts() -> u32 { return $(C)u; }
 #endif
-// A tile's weights, added up in the order of the tree in lanes.wgsl, whatever the driver's own order is: tile_forward.wgsl has the same.
+// The sum of a tile's weights over the lanes. TREE: in the tree of lanes.wgsl written out, not in the order of the driver's subgroupAdd, so that tile_forward.wgsl has the same bits.
 fn weights_sum(lane: u32, w: f32) -> f32 {
 #if TREE
   var sum = w;

@@ -62,52 +62,52 @@ function constantsOf(gpu: Gpu, { heads, kvHeads, headDim, window = 0 }: HeadShap
 }
 
 /**
- * How many neighbouring rows a workgroup takes in training, so that one load serves them all: QR query rows, KR key rows. On CPU drivers loads are most
- * of the time, and past some 24 vectors of a lane the code outgrows its cache. No bit depends on it.
+ * Neighbouring rows of a workgroup in training, which share each load: QR query rows, KR key rows. On CPU drivers loads are most of the time, and with more than some 24 vectors a lane
+ * the unrolled code outgrows the instruction cache. No bit depends on it.
  */
 function together(gpu: Gpu, { SUBGROUP, C, HG }: HeadConstants): { QR: number; KR: number } {
   if (!gpu.facts.software || !SUBGROUP) return { QR: 1, KR: C > 4 ? 1 : 2 }
   return { QR: most(24, HG * C), KR: most(16, C) }
 }
-/** How many rows of so many vectors each fit, a power of two. */
+/** The largest power of two, at most 8, of rows of `each` vectors that are no more than `vectors` together; at least 1. */
 const most = (vectors: number, each: number): number => [8, 4, 2, 1].find((n) => n * each <= vectors) ?? 1
-/** Vectors of LANES numbers that have one for each of QR rows and their heads: on CPU drivers what is one number in all lanes costs as much as a vector. */
+/** PACKED of forward.wgsl: vectors of LANES that hold one scalar for each row and head of a workgroup, as on CPU drivers a scalar costs as much as a vector; 0: scalars are not packed. */
 const packed = (gpu: Gpu, { SUBGROUP, HG, LANES }: HeadConstants, QR: number): number =>
   gpu.facts.software && SUBGROUP ? Math.ceil((QR * HG) / LANES) : 0
-/** Whether rows, or keys, in lanes are for this adapter and these heads, once what is read again and again lies in textures: a CPU driver with subgroups. */
+/** Whether the kernels with one row, or key, per lane (row-lanes.ts) take these heads, once their operands are staged in textures: on CPU drivers with subgroups. */
 const takesRowLanes = ({ facts }: Gpu, { SUBGROUP, VEC4 }: Constants): boolean => facts.software && SUBGROUP === 1 && VEC4 === 1
 /**
- * Loads that a GPU's subgroup asks for at a time in forward.wgsl: of a key's elements (AHEAD) and of a tile's values (UNROLL). Its processors hide a load's way behind the work of
- * many subgroups, and decoding has few. No bit depends on it.
+ * Loads that a GPU's subgroup has in flight in forward.wgsl: AHEAD vectors of a key, UNROLL rows of V. GPUs hide memory's latency behind many subgroups, and decoding has few. No bit
+ * depends on it.
  */
 function ahead(gpu: Gpu, { LANES, SUBGROUP, DE, C }: HeadConstants): { AHEAD: number; UNROLL: number } | undefined {
   if (gpu.facts.software || !SUBGROUP) return undefined
   const AHEAD = [32, 16, 8, 4, 2, 1].find((n) => DE % n === 0 && LANES % n === 0)!
-  // Of all of a head's parts, a tile at most: 32 vectors are 128 registers of a subgroup that is alone.
+  // Each row of V is C vectors (at most 8 count): 32 vectors are 128 registers, which a subgroup has that is alone on its processor.
   return { AHEAD, UNROLL: [32, 16, 8, 4].find((n) => n * Math.min(C, 8) <= 32 && n <= LANES)! }
 }
 
-/** Keys that are summed by themselves before they join those before them, in every pass: a multiple of a tile's and of a page's. */
+/** Keys of a split, which has softmax sums of its own that are then merged into those before it, in every pass: a multiple of a tile's and of a page's. */
 const SPLIT = 256
 /** Workgroups that keep a GPU busy: with fewer, each split of a row's keys gets one of its own. */
 const enough = 512
 
 /**
- * In how many parts at most the keys of each row of a cache are shared among workgroups; 1: a workgroup goes through all of a row's. No bit depends on it.
+ * Most splits of a row's keys in a cache that get workgroups of their own (split-K); 1: one workgroup goes through all of a row's keys. No bit depends on it.
  */
 export function decodeSplits(gpu: Gpu, rows: Count, shape: HeadShape, paged: PagedCache): number {
   // A CPU has few threads, and rows of prompts are many.
   if (paged.splits === undefined && (gpu.facts.software || paged.prompts)) return 1
   const many = capacityOf(rows) * shape.heads
   const splits = Math.ceil(paged.longest / SPLIT)
-  // What the splits leave is bound whole.
+  // All splits' partial outputs are one binding.
   if (many * splits * shape.headDim * 4 > gpu.facts.limits.maxBinding) return 1
   return (paged.splits ?? many / constantsOf(gpu, shape).HG < enough) ? splits : 1
 }
 
 /**
- * Bytes of a staging texture at most, a few hundredths of the activations of as many rows. Of buffers the same takes 1.1 to 1.3 times as long with 8 lanes, and with 16, which exchange
- * in loops what they have read (lanes.wgsl), many times.
+ * Bytes of a staging texture at most, a few hundredths of the activations of as many rows. From buffers instead, attention takes 1.1 to 1.3 times as long with 8 lanes, and many times as
+ * long with 16, whose shuffles of what was loaded are loops (lanes.wgsl).
  */
 const maxStaged = 256 << 20
 /** The textures of a device by operand and shape. */
@@ -116,8 +116,8 @@ const stages = new WeakMap<Gpu, Map<string, GpuTexture>>()
 type Stage = (role: 'q' | 'k' | 'v' | 'dO', data: GpuBuffer) => GpuTexture
 
 /**
- * Copies what is read again and again to textures, which a CPU driver reads three times faster than buffers (see matmul/stage.ts); undefined where that
- * cannot be: another adapter, rows that are no multiple of 256 bytes, more than a texture takes.
+ * Copies operands that are read repeatedly to textures, which a CPU driver reads three times faster than buffers (see matmul/stage.ts); undefined where that cannot be: another
+ * adapter, rows that are no multiple of 256 bytes, more than a texture takes.
  */
 function stageOf(gpu: Gpu, rows: Count, { heads, kvHeads, headDim }: HeadShape): Stage | undefined {
   const { limits } = gpu.facts
@@ -138,19 +138,19 @@ function stageOf(gpu: Gpu, rows: Count, { heads, kvHeads, headDim }: HeadShape):
   }
 }
 
-/** A cache whose rows are found through pages of so many tokens each, and whether its values are f16. */
+/** A paged KV cache. */
 export interface PagedCache {
-  /** Indices of pages, u32. */
+  /** The page tables, u32. */
   pages: GpuBuffer
   size: number
   f16: boolean
-  /** Whether rows of prompts are among the batch's, marked in `info`: they go together with their neighbours, which see the same keys. */
+  /** Whether the batch has rows of prompts, marked in `info`: neighbouring ones see the same keys and share a workgroup. */
   prompts: boolean
-  /** Tokens that a row sees at most. */
+  /** Most keys that a row sees. */
   longest: number
   /** Whether splits of a row's keys get workgroups of their own. Default: where there are few rows, on GPUs. */
   splits?: boolean
-  /** Rows that go through the keys of a common beginning together first; `info` has how many these are (see common.wgsl). */
+  /** Rows with a common prefix, which go through its keys together first; `info` says how many keys these are (common.wgsl). */
   shared?: SharedRows
 }
 
@@ -193,13 +193,13 @@ export function attention(
   const inLanes = TEX && takesRowLanes(gpu, constants)
   const byRows = (cached: Constants): void =>
     runInLanes(gpu, 'forward', { ...constants, ...cached, TEX, SPLIT }, bindings, params, shape)
-  // Where shuffles are loops (lanes.wgsl), and loads of textures little code.
+  // Unrolled where shuffles are loops (16 lanes, lanes.wgsl) and loads, being of textures, little code.
   const WRITTEN = TEX * constants.WIDE
   const bindings = [t.q, k, v, t.info, t.o, t.lse, ...(paged ? [paged.pages] : [])]
   const run = (QR: number, cached: Constants, ...state: GpuBuffer[]): void => {
-    // Two values a turn, but where many rows would have many loads in it, or a GPU has its own way with them (ahead).
+    // Two rows of V an iteration, but one where several query rows have a broadcast each in it; GPUs have an UNROLL of their own (ahead).
     const UNROLL = QR === 1 && gpu.facts.software ? 2 : 1
-    // A row alone shares keys with the next one at most in a prompt, and they are soon driven out: the heads of a row follow each other, whose keys lie side by side.
+    // A single row shares keys with the next one in a prompt at most, and by then they are evicted from the cache: so the heads of a row, whose keys lie side by side, follow each other.
     const alone = QR === 1 && 'KV_FOLD' in cached ? { HEADS_FIRST: 1, TOUCH: cached.TILED } : undefined
     const { SPREAD, groups } = workgroups(gpu, rows, QR, shape.heads / constants.HG)
     const kernel = gpu.kernel(paths.forward, {
@@ -268,7 +268,9 @@ function bySplits(
   gpu.dispatch(combine, [t.parts!, t.stats!, t.info, t.o, t.lse], { rows, splits }, [rows, HEADS])
 }
 
-/** What the kernels of the backward pass read and write: `ends` of the key rows, with their places where the heads have a window (key_places.wgsl); `soft` filled. */
+/**
+ * Operands of the backward kernels. `ends`: of each key row, which rows see it (key_ends.wgsl), with its position where heads have a window (key_places.wgsl). `soft`: as delta.wgsl fills it.
+ */
 export interface BackwardBuffers {
   q: GpuBuffer
   k: GpuBuffer

@@ -1,24 +1,23 @@
 // Causal attention with grouped queries (arXiv 2305.13245), online softmax (arXiv 2205.14135), packed and variable-length:
 //   o[t,h] = sum_j p_j v_j, p = softmax_j(scale q[t,h] . k_j) over the keys that info[t] names; lse[t,h] = log sum_j exp(scale q . k_j).
 // q, o (rows, heads, D), k, v (key rows, kv heads, D), lse (rows, heads).
-// A workgroup takes QR rows and HG query heads that share a kv head; rows with the same keys go through them together. Keys go by tiles of LANES in logical order: lane l scores key l of
-// the tile; then lane l sums its part of the values over the tile's keys in order. Tiles start at logical key 0, so the order of every
-// sum depends on the position alone: training, prefill and decode give the same bits. So are the keys' splits of SPLIT: each is summed by itself and then
-// added to those before it (join.wgsl), here, or (SPLITS) by combine.wgsl when a workgroup takes one split alone, so that few rows of long texts keep a GPU busy:
-// parts (rows, heads, splits, D) and stats (rows, heads, splits) (m, l) instead of o and lse; QR is 1.
-// HEADS_FIRST: neighbouring workgroups share rows, else heads. TOUCH: of each tile of keys and values in a texture's cache every line of memory, of 64 bytes, is loaded once
-// before the tile is gone through, LANES lines a load: asked for at once, they come in the time of a few; as they are needed, a lane's key after the other, memory is waited for
-// most of the time.
-// PACKED: for CPU drivers with subgroups. Each lane adds up the weights of its own keys, and the lanes' sums are added at the end of a split; and what is one number for a row and head
-// (its maximum, its sum, the factors that these ask for) lies beside that of others, lane l of vector v having row and head v * LANES + l, so that one exp serves them all.
-// Else a tile's weights are added before they join the sum, as tile_forward.wgsl does it on GPUs.
-// AHEAD: for GPUs with subgroups. So many elements of a key, and UNROLL values, are asked for before the first is used, a tile's first values before its scores, and whose row a
-// value has is asked of the lane that has scored its key: a workgroup has one subgroup, few rows give a processor few of them, and each that waits for one load after the other
-// waits all the time. AHEAD divides DE and LANES, UNROLL divides LANES; values behind the last have weights of 0.
+// A workgroup takes QR rows and HG query heads of one kv head; rows with the same keys go through them together. Keys go by tiles of LANES in logical order: lane l scores key l of the
+// tile; then lane l accumulates its elements of o (l, l + LANES, ..) over the tile's keys in order. Tiles start at logical key 0, so the order of every sum depends on the position alone:
+// training, prefill and decode give the same bits. So do splits of SPLIT keys, each with softmax sums of its own that are then merged into those before it (join.wgsl): here, or with
+// SPLITS by combine.wgsl. SPLITS is split-K, a workgroup a split, so that few rows with many keys fill a GPU: it writes parts (rows, heads, splits, D) and stats (rows, heads, splits)
+// (m, l) instead of o and lse; QR is 1.
+// HEADS_FIRST: neighbouring workgroups have the same rows, else the same head. TOUCH: prefetch for a cache in textures: before a tile is gone through, each 64-byte cache line of its
+// keys and values is loaded once, LANES lines a load, so that the misses overlap; else each is waited for when its key is needed, which is most of the time.
+// PACKED: for CPU drivers with subgroups. Each lane accumulates the weights of its own keys, and lanes are added up once, at the end of a split; and the scalars of a row and head
+// (maximum, sum, rescaling factors) are packed, LANES to a vector: lane l of vector v has those of row and head number v * LANES + l, so that one exp serves LANES of them.
+// Else the weights of each tile are summed over the lanes, then added to l, as tile_forward.wgsl does it on GPUs.
+// AHEAD: for GPUs with subgroups. AHEAD vectors of a key, and UNROLL rows of V, are loaded before the first is used, and a tile's first UNROLL rows of V before its scores: a workgroup
+// is one subgroup and few rows have few of them, so only loads in flight hide memory's latency. The lane that scored a key knows its row of V, by shuffle. AHEAD divides DE and LANES,
+// UNROLL divides LANES; rows of V past the last key have weights of 0.
 // O_F16: o in f16 (narrow_out.wgsl).
-// RESUME: a row (QR is 1) goes on where row_lanes.wgsl (SHARED) has left it, behind the info[row].z keys that it shares with others.
-// WRITTEN: the loops over a tile's elements and keys are written out, as where shuffles are loops over 16 lanes (lanes.wgsl); the last keys of a tile then have weights of 0.
-// Its stack begins at a line of memory (well_laid): else half of the vectors there lie across two, and it takes 1.3 times as long (bench/LOG.md, "Vectors of 512 bits").
+// RESUME: a row (QR is 1) continues from the partial sums that row_lanes.wgsl (SHARED) left after the info[row].z keys that it shares with other rows.
+// WRITTEN: the loops over a tile's elements and keys are unrolled, so that every broadcast is from a constant lane: with 16 lanes a shuffle is a loop (lanes.wgsl). Keys past the last
+// have weights of 0. The stack begins at a cache line (well_laid): else its vectors straddle two, and it takes up to 1.3 times as long (bench/LOG.md, "Vectors of 512 bits").
 struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<E>;
 #if TEX
@@ -226,7 +225,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
 #for x in 0..QR*HG
 #if TOUCH
-        // Never so, but for all that the driver knows.
+        // p.lanes is never 0, but the driver does not know that, so it keeps the loads of TOUCH.
         s_$(x) = select(s_$(x), f32(touched), p.lanes == 0u);
 #endif
         let w_$(x) = select(0.0, exp(s_$(x) - new_$(x)), sees_$(x));
@@ -315,7 +314,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #include "packed_split.wgsl"
 #else
 #if !SPLITS
-      // Rows that have no key in this split stay what they are; what they hold is 0, or not a number where a neighbour's values are none.
+      // Rows without a key in this split are left as they are: their o is 0 here, or NaN where a neighbour's values are NaN.
 #for x in 0..QR*HG
       if (first < keys_$(x/HG)) {
         let j = joint(all_m_$(x), m_$(x));

@@ -1,4 +1,4 @@
-// Behind which row of the batch no row sees key row `row` any more.
+// Rows row .. end_of(row) - 1 of the batch are all that may see key row `row`.
 #if WINDOW
 // See key_places.wgsl.
 @group(0) @binding(3) var<storage, read> places: array<vec2u>;

@@ -1,6 +1,5 @@
-// The sums of backward_kv.wgsl, to the bit, with a key in each lane, as row_lanes.wgsl has rows: a workgroup takes KB blocks of LANES neighbouring keys of one kv head and goes through the queries
-// that see any of them, TU a turn, whose elements are broadcast to all keys. HELD: as in
-// row_lanes.wgsl, block by block: the queries of a turn and then what comes back for their outputs.
+// backward_kv.wgsl, bit for bit, with one key per lane, as row_lanes.wgsl has one row per lane: a workgroup takes KB blocks of LANES neighbouring keys of one kv head and goes through the
+// queries that see any of them, TU per iteration, whose elements of q and dO are broadcast to all lanes. HELD: as in row_lanes.wgsl, block by block, with q and dO of an iteration on the stack.
 struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 @group(0) @binding(0) var q: texture_storage_2d<rgba32float, read>;
 @group(0) @binding(1) var k: texture_storage_2d<rgba32float, read>;

@@ -1,5 +1,6 @@
-  // Rows with the same keys go through them together, the others meanwhile with weights of 0, which changes none of their bits: those whose keys are the same as of the first lane
-  // that is left, and so on. Opens the loop over these; `limit` keys are seen by a lane, `keys` by all of them at most, and WINDOW none before `low_own`, `low`; their tiles begin with key `j_first`.
+  // Opens the loop over groups of rows that see the same keys, each up to its position: the group of the first lane, then that of the first lane left, and so on. Lanes of other groups go
+  // along with weights of 0, which changes none of their bits. A lane sees the keys before `limit`, its group those before `keys`; WINDOW: from `low_own`, from `low` on. The group's tiles
+  // begin at key `j_first`.
   var left = taken;
   for (var next = lanes_max(lane, select(-1.0, f32(LANES - 1u - lane), left)); next >= 0.0; next = lanes_max(lane, select(-1.0, f32(LANES - 1u - lane), left))) {
     let first_lane = LANES - 1u - u32(next);

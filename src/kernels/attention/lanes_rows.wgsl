@@ -1,4 +1,4 @@
-  // Where a workgroup of LANES rows and HG heads stands, and a lane's row.
+  // The first row and head of a workgroup (LANES rows, HG heads), and a lane's row.
   let place = place_of(group, LANES, $(HEADS/HG)u);
   let row0 = well_laid(place.x, lane) * LANES;
   if (row0 >= p.rows) { return; }

@@ -1,5 +1,4 @@
-// Elements of k and v, from buffers, staged in textures or a cache in some (TEX, KV_FOLD), or from a cache of f16 (F16), four to a vec2u.
-// KV is how a buffer has an element.
+// Elements of k and v: from buffers (F16: a cache of f16, four values to a vec2u), from staging textures (TEX), or from a cache in textures (TEX, KV_FOLD). KV: an element's type in a buffer.
 #if F16
 alias KV = vec2u;
 #else

@@ -1,4 +1,4 @@
-// Of forward.wgsl (RESUME): a row goes on behind the keys that it has gone through with others (row_lanes.wgsl, SHARED), at key `start`.
+// Part of forward.wgsl (RESUME): loads the partial sums that row_lanes.wgsl (SHARED) left for this row (shared_state.wgsl), and goes on at key `start`.
     let start = at.z;
     if (start > 0u) {
 #for x in 0..HG

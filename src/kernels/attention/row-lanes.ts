@@ -12,13 +12,13 @@ const paths = { forward: file('row_lanes.wgsl'), q: file('row_lanes_q.wgsl'), kv
 /** Constants of a head shape, of a driver with subgroups of LANES and keys in textures. */
 type Shared = Constants & { LANES: number; DE: number }
 
-/** How much of the work a workgroup and a turn of its loop take: heads and keys, or blocks of keys and queries. HELD, GUARDED: see held_cpu.wgsl and apart_cpu.wgsl. */
+/** The tile of a workgroup and of an iteration: HG heads and KU keys, or KB blocks of keys and TU queries. HELD, GUARDED: see held_cpu.wgsl and apart_cpu.wgsl. */
 type LanesTile = ({ HG: number; KU: number } | { KB: number; TU: number }) & { HELD: number; GUARDED: number }
 
 /**
- * The tile of a part, by what fits the first cache; every one gives the same bits. What is broadcast serves all heads, or blocks, that a workgroup takes together, but on the way back the
- * vectors that every turn goes through have to lie in the first cache beside what is broadcast: q, dO and dq of each head, or k, v, dk and dv of each block. (Forward leaves q alone between
- * the sums of a split, and loses nothing.) A turn of two keys or queries stores sums half as often, as long as its code, some 1 KB a vector for each, fits the same core's.
+ * The tile of a kernel, by what fits the first cache; every one gives the same bits. All heads, or blocks, of a workgroup share each broadcast, but on the way back the vectors that every
+ * iteration goes through must stay in the first cache: q, dO and dq of each head, or k, v, dk and dv of each block. (Forward goes through q in one loop and o in another, and loses
+ * nothing.) Two keys or queries an iteration store accumulators half as often, as long as the unrolled code, some 1 KB for each of their vectors, fits the instruction cache.
  * @param firstCache bytes
  */
 function lanesTileOf(
@@ -39,8 +39,9 @@ function lanesTileOf(
 }
 
 /**
- * The same where what is broadcast lies on the stack: then it costs nothing, a sum is loaded and stored once for the keys of a turn, and heads go one after the other. So a turn has
- * up to half a tile's keys, of as many heads as share their loads without more code than pays: it takes some 10 ms to compile for each key and vector of a head (bench/LOG.md, "Attention's operands on the stack").
+ * The same where what is broadcast lies on the stack (HELD): broadcasts are free then, an accumulator is loaded and stored once for all keys of an iteration, and heads go one after the
+ * other. So an iteration has up to half a tile's keys, and a workgroup as many heads, which share its loads, as are worth their code: it takes some 10 ms to compile for each key and vector
+ * of a head (bench/LOG.md, "Attention's operands on the stack").
  */
 function heldTileOf(
   part: keyof typeof paths,
@@ -55,7 +56,7 @@ function heldTileOf(
 }
 
 /**
- * Runs the kernel of a part of attention for rows whose neighbours have the same keys, mostly.
+ * Runs one of these kernels, for rows whose neighbours mostly see the same keys.
  * @param part forward, backward to q, or to k and v
  * @param constants SHARED: forward over blocks of rows and heads with keys in common, `rows` of them (shared.ts)
  * @param bindings q, k, v, then info, o, lse, and the pages of a cache; (SHARED) blocks, state, pages; info, dO, soft, dq; ends of keys, dO, soft, dk, dv

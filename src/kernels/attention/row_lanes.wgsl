@@ -1,9 +1,9 @@
-// The sums of forward.wgsl, to the bit, with a row of the batch in each lane, HG heads of it: for CPU drivers, where neighbouring rows have the same keys. There a lane has a key of a tile, and what
-// is written out for some rows is two to four times the code that a core holds, or goes round short loops of exchanges; here a turn is of KU keys, whose elements are broadcast to all rows,
-// and a tile's maxima are taken without an exchange (bench/LOG.md, "Attention with rows in lanes"). HELD: what is broadcast lies on the stack (held_cpu.wgsl), the keys of a turn and
-// then its values, and products go head by head, so that what KU keys add to a head's scores, or values to one of its sums, stays in registers. Keys go by the same tiles, splits and orders. A row's weights of a tile's key i
-// are added to a sum of their own, l_i, and these as lanes_tree.wgsl adds up lanes.
-// SHARED: rows of texts with the same beginning, which go through its keys together (shared.ts); what they have summed until there, state, is where forward.wgsl goes on (RESUME).
+// forward.wgsl, bit for bit, with one row of the batch per lane and HG of its heads: for CPU drivers, where neighbouring rows see the same keys. In forward.wgsl a lane has a key of a tile;
+// unrolled for several rows that is two to four times the code that a core's cache holds, and rolled it is short loops of shuffles. Here an iteration takes KU keys, whose elements are
+// broadcast to all rows, and a tile's maxima need no shuffle (bench/LOG.md, "Attention with rows in lanes"). Tiles, splits and the orders of sums are the same: the weights of key i of
+// each tile have an accumulator of their own, l_i, and these are added up as lanes_tree.wgsl adds up lanes.
+// HELD: what is broadcast lies on the stack (held_cpu.wgsl), the keys of an iteration and then its values, and heads go one after the other, so that the sums of KU keys stay in registers.
+// SHARED: a lane has a (row, head) pair of texts with a common prefix, which go through its keys together (shared.ts); forward.wgsl (RESUME) continues from their partial sums, `state`.
 struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<E>;
 @group(0) @binding(1) var k: texture_storage_2d<rgba32float, read>;
@@ -209,10 +209,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         }
       }
 #if SHARED
-      // What is behind may go on with the split.
+      // A split that is not full is left open: each row's own keys continue it.
       if (end < first + $(SPLIT)u) { break; }
 #endif
-      // The end of a split. What rows that have no key in it hold is 0, or not a number where a neighbour's values are none: it stays out.
+      // The end of a split. Rows without a key in it have an o of 0, or NaN where a neighbour's values are NaN: it is left out.
 #for h in 0..HG
 #for i in 0..LANES
       let v0_$(h)_$(i) = l_$(h)_$(i);

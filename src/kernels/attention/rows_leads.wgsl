@@ -1,4 +1,4 @@
-  // Opens the loop over the rows that are first (rows.wgsl), each with those that go with it: `keys_r` keys are seen by row r, `keys` by all of them at most, and WINDOW none before `low_r`, `low`.
+  // Opens the loop over the groups (rows.wgsl): row r of the group sees the keys before `keys_r`, the group those before `keys`; WINDOW: from `low_r`, from `low` on.
   for (; leads != 0u; leads &= leads - 1u) {
     let f = firstTrailingBit(leads);
     let at = info[min(row0 + f, p.rows - 1u)];

@@ -1,4 +1,4 @@
-// Of row_lanes.wgsl (SHARED): where a workgroup stands, and a lane's row and head (`blocksOf` in shared.ts).
+// Part of row_lanes.wgsl (SHARED): a workgroup's block of (row, head) pairs, and a lane's pair (`blocksOf` in shared.ts).
   let place = place_of(group, 1u, KV_HEADS);
   let block = well_laid(place.x, lane);
   if (block >= p.rows) { return; }

@@ -1,4 +1,5 @@
-// Of row_lanes.wgsl (SHARED): what a row and head have summed so far: o, what was summed of whole splits, and for each lane of forward.wgsl (its l, m, all_m, all_l).
+// Part of row_lanes.wgsl (SHARED): stores the partial sums of a row and head, 2 DE + LANES vec4f: o of the split that is not full, all_o of the full ones, and (l, m, all_m, all_l) for
+// each lane of forward.wgsl.
   for (var e = 0u; e < p.elements; e++) {
 #for h in 0..HG
     var sum_$(h) = o_$(h)_0;

@@ -15,7 +15,7 @@ const paths = {
 }
 type Kind = keyof typeof paths
 
-/** What the scores of heads are multiplied with. */
+/** The factor of the scores. */
 export const scaleOf = ({ headDim, scale }: HeadShape): number => scale ?? 1 / Math.sqrt(headDim)
 
 /** `groups` times `y` workgroups, folded where a dimension holds no more. */
@@ -25,7 +25,7 @@ export const grid = (groups: Count, y: number): [Count, number, Count] => [
   groupsOf(groups, 65535),
 ]
 
-/** Of a software adapter's driver, by its default. */
+/** Threads of a software adapter's driver, by its default. */
 const threads = availableParallelism()
 
 /**
@@ -45,31 +45,31 @@ export function workgroups(
     : { SPREAD: 0, groups: grid(places, heads) }
 }
 
-/** Most query heads of one kv head that share a tile: their rows are fewer then, and with them what lies behind the diagonal or at a sequence's end. */
+/** Most query heads of one kv head in a tile: the more heads the fewer rows, and the less is masked above the diagonal and at a sequence's end. */
 const mostHeads = 8
 
-/** What of a tile's shape no bit depends on, and only the time does. */
+/** The part of a tile's shape that changes the time and no bits. */
 interface TileShape {
   /** Rows of the products. */
   RT: number
   /** Keys (queries, for `kv`) a tile. */
   KT: number
-  /** Threads beside each other: a thread has KT / KX keys of the scores. */
+  /** Threads along the keys: each has KT / KX keys of the scores. */
   KX: number
-  /** Vectors of each row and key in workgroup memory at a time, and vectors in a turn of their loop. */
+  /** Vectors of a K-block of the scores, and of an iteration of its loop. */
   DEPTH: number
   STEPS: number
-  /** Keys whose values are in workgroup memory at a time, and keys in a turn of their loop. */
+  /** Keys whose values are in workgroup memory at a time, and keys of an iteration of their loop. */
   VK: number
   UNROLL: number
 }
 
 /** Shapes from the best on: the first is taken that the adapter has workgroup memory and threads for. */
 function shapesOf(kind: Kind, DE: number, LANES: number): TileShape[] {
-  // What a thread sums, 4 rows x VC vectors of each matrix, stays within 64 registers of heads up to 128 wide.
+  // A thread's accumulators, 4 rows x VC vectors of each matrix, take at most 64 registers for heads up to 128 wide.
   const sums = (kind === 'kv' ? 2 : 1) * DE
   const most = kind === 'kv' && sums > 64 ? 32 : kind === 'forward' ? (DE <= 32 ? 8 : 16) : sums <= 16 ? 8 : 16
-  // The forward pass adds up a tile's weights as decoding does; the others go through keys or queries one by one, whatever a tile holds.
+  // Forward, a tile is LANES keys, since its weights are added up as decoding adds them; the others go through keys or queries one by one, whatever a tile holds.
   const widths = kind === 'forward' ? [LANES] : most === 16 ? [64, 32] : [32]
   // On an H200 32 keys of dk and dv and twice the values were faster than 64 and 8 (bench/LOG.md, "On an H200").
   const small = kind === 'kv' && most === 16
@@ -85,8 +85,8 @@ function shapesOf(kind: Kind, DE: number, LANES: number): TileShape[] {
 
 /**
  * Constants of a tile kernel, undefined where the adapter or the head shape does not take one.
- * RT rows of the products, of which HG heads of RB rows are used; KT keys (queries, for `kv`) a tile; a thread owns 4 rows and KT / KX keys or VC vectors of four of a head.
- * `room` in workgroup memory holds left operands, then weights, and from B on right operands. LEFTS, RIGHTS and VALUES vectors a thread asks for at a time.
+ * RT rows of the products, of which RB rows of HG heads are used; KT keys (queries, for `kv`) a tile; a thread owns 4 rows and KT / KX keys or VC vectors of four of a head.
+ * `room` in workgroup memory holds left operands, then weights, and from B on right operands. LEFTS, RIGHTS and VALUES: vectors that a thread loads at a time.
  */
 export function tileOf(gpu: Gpu, kind: Kind, { heads, kvHeads, headDim, window = 0 }: HeadShape): Constants | undefined {
   const { LANES } = lanes(gpu)

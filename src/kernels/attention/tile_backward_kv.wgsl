@@ -16,7 +16,7 @@ var<workgroup> room: array<vec4f, $(ROOM)>;
 var<workgroup> ends: array<u32, $(RT)>;
 var<workgroup> farthest: u32;
 
-// `head` is a query head here: the scores' other operand is q and d_out.
+// `head` is a query head here: the right operands of the scores are q and dO.
 fn left_place(row0: u32, kv_head: u32, x: u32) -> u32 { return (min(row0 + x, p.rows - 1u) * KV_HEADS + kv_head) * DE; }
 fn left(place: u32, second: u32) -> vec4f {
   if (second == 1u) { return v[place]; }

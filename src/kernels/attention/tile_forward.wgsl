@@ -3,8 +3,8 @@
 // four rows: of the scores the keys kx + KX i, of o the vectors kx + KX c. A key is read once for a tile, where forward.wgsl reads it for each row.
 // Rows that see other keys (tile_segments.wgsl) go through theirs one segment after another. The last tiles, which mostly see most, come first. Shapes as in forward.wgsl; D is a
 // multiple of 4.
-// Order of sums: scores over a head's elements; a tile's weights as lanes_sum adds them; values over the keys; splits of SPLIT keys as in join.wgsl,
-// those before lying in o until the last has joined them.
+// Order of sums: scores over a head's elements; a tile's weights as lanes_sum adds them; values over the keys; splits of SPLIT keys merged as in join.wgsl, with the running o of the
+// splits so far in the output buffer until the last is merged.
 struct Params { rows: u32, pieces: u32, depth: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<vec4f>;
 @group(0) @binding(1) var<storage, read> k: array<KV>;
@@ -120,7 +120,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #end
         if (kx == 0u && last) { lse[place_$(r)] = all_m[$(r)] + log(all_l[$(r)]); }
       }
-      // What rows of other segments hold is 0, or not a number where this one's values are none.
+      // Rows of other segments have an o of 0 here, or NaN where this segment's values are NaN.
 #for c in 0..VC
       sum_0_$(r)_$(c) = vec4f();
 #end

@@ -1,9 +1,9 @@
-// The scores of a tile's rows and KT keys, score_i of key kx + KX i, a component for each of the thread's four rows: sums over a head's elements in order, as in forward.wgsl's loop.
-// Both operands pass through `room`, a piece of DEPTH vectors of each row at a time, the rows DEPTH + 1 apart so that threads side by side meet in no memory bank; what a head
-// has not is 0. A piece is asked for before the arithmetic of the one before it, which hides its way, and so are the first values of tile_add.wgsl before that of the last.
-// Of a file that includes this: left_s, where the thread's vectors of the left operand begin (LEFTS of them, in tile_rows.wgsl's order), right_place(j) of key j,
-// and left(place), right(place); SCORES_TWO, of two products one after the other, `second` says which. The last scores are in score_i, the first of two in first_i.
-// Ends with a barrier: `room` is free. The bounds are numbers that the driver does not know: what is unrolled, the kernels unroll.
+// The first product, rows times keys (q k; backward dO v too): score_i of key kx + KX i, a component for each of the thread's four rows, summed over a head's elements in order, as in
+// forward.wgsl's loop. K-blocks of DEPTH vectors of both operands pass through `room`, rows DEPTH + 1 apart so that neighbouring threads have no bank conflicts; zeros past the head's end.
+// Each is prefetched during the arithmetic of the one before it, and so are the first vectors of tile_add.wgsl (value_s) during that of the last.
+// The file that includes this defines left_s, where the thread's LEFTS vectors of the left operand begin (tile_lanes.wgsl), right_place(j) of key j, and left(place, second),
+// right(place, second). SCORES_TWO: two products one after the other, `second` says which; the first's scores end in first_i, the last's in score_i.
+// Ends with a barrier: `room` is free. Loop bounds are params, unknown to the driver: only the preprocessor unrolls.
 #for i in 0..KT/KX
     var score_$(i) = vec4f();
 #if SCORES_TWO

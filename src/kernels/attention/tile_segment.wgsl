@@ -1,6 +1,5 @@
-    // A turn of the loop over segments, which begins with row `begin` of the tile: how its keys are found, which is the first that one of its rows sees (they follow each
-    // other), how many the last row sees, and each of the thread's rows
-    // that belong to it; 0 for the others.
+    // An iteration of the loop over segments (tile_segments.wgsl), the one that begins with row `begin` of the tile: `at`, the info of its first row; from_key, the first key that any of its
+    // rows sees; `keys`, how many its last row sees, which sees most; and mine[r], how many the thread's row r sees, 0 where it is of another segment.
     if (!takes(row0 + begin)) { continue; }
     let end = first_of(behind(rest));
     let at = info[row0 + begin];

@@ -20,7 +20,7 @@ fn segments(row0: u32, id: u32) -> vec2u {
   }
   return workgroupUniformLoad(&begun);
 }
-// The first segment that is left, and what is left behind it.
+// The first row of the first segment of `rest`, and `rest` without that segment.
 fn first_of(rest: vec2u) -> u32 {
   return select(select($(RB)u, 32u + firstTrailingBit(rest.y), rest.y != 0u), firstTrailingBit(rest.x), rest.x != 0u);
 }

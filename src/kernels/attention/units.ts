@@ -17,12 +17,12 @@ const file = (name: string): string => fileURLToPath(new URL(name, import.meta.u
 const paths = { q: file('units_backward_q.wgsl'), kv: file('units_backward_kv.wgsl') }
 type Kind = keyof typeof paths
 
-/** What of a kernel's shape the time depends on alone, but for the order of sums over queries and keys, which goes by turns of KT. */
+/** The part of a kernel's shape that changes the time alone, but for KT, which also cuts the sums over queries and keys. */
 export interface UnitShape {
-  /** Rows of a tile, and columns a turn. */
+  /** Rows of a tile, and columns of an iteration. */
   RT: number
   KT: number
-  /** Whether a subgroup keeps its rows' fragments of both left operands in registers, or reads them anew each turn. */
+  /** Whether a subgroup keeps its rows' fragments of both left operands in registers, or loads them anew in each iteration. */
   HOLD: number
 }
 
@@ -34,12 +34,12 @@ export function trustUnits(gpu: Gpu, on: boolean): void {
   else mistrusted.add(gpu)
 }
 
-/** Channels of a head up to which they are kept: 128 are 64 registers where a subgroup has 16 rows and 32 lanes, beside as many of dk's and dv's sums. */
+/** Widest head whose fragments are kept (HOLD): 128 channels are 64 registers where a subgroup has 16 rows and 32 lanes, beside as many of dk's and dv's sums. */
 const mostHeld = 128
 
 /** Shapes from the best on: the first is taken that the adapter has workgroup memory and threads for. */
 function shapesOf(gpu: Gpu, headDim: number): UnitShape[] {
-  // Of a software driver's units, whose products are thousands of instructions, a subgroup has one fragment of the scores, as on GPUs.
+  // On a software driver's units, whose products are thousands of instructions each, a subgroup has one fragment of the scores, as on GPUs.
   if (!hasWideSubgroups(gpu)) return [{ RT: 32, KT: 16, HOLD: 0 }]
   const HOLD = Number(headDim <= mostHeld)
   return [32, 16].flatMap((KT) => [64, 32].map((RT) => ({ RT, KT, HOLD })))
@@ -68,7 +68,7 @@ export function unitsOf(
     const bytes = 2 * 2 * KT * (D + 8) + 4 * 2 * RT * KT + 2 * SUMS * RT * (KT + 8) + 4 * RT + 64
     if (KT % FN !== 0 || KT % FK !== 0 || THREADS > limits.maxInvocations || bytes > limits.maxWorkgroupMemory) continue
     const vectors = (KT * D) / 8
-    // Steps that are written out of the loops over a head's channels and over a turn's columns.
+    // How far the loops over a head's channels (DEEP) and over the columns of an iteration (STEPS) are unrolled.
     const deep = hasWideSubgroups(gpu) ? [4, 2, 1].find((n) => (D / FK) % n === 0)! : 1
     return {
       D,

@@ -1,4 +1,4 @@
-// sum_u += weights u of the tile's rows and KT columns, times those columns' channels of tile u + 1. Begins and ends with a barrier.
+// The second product: sum_u += weights u (RT rows, KT columns) times tile_(u+1) (KT columns, D channels). Begins and ends with a barrier.
       workgroupBarrier();
       for (var t0 = 0u; t0 < $(KT/FK)u; t0 += $(STEPS)u) {
 #for t in 0..STEPS

@@ -1,4 +1,5 @@
-// Asks for the columns from `next` on, LOADS vectors of eight values a thread of both operands; those behind the last, and vectors behind the tile's, are any that are there.
+// Prefetches both right operands of the KT columns from `next` on into one_s and two_s, LOADS vectors of eight values a thread. Columns past the last are read as the last; what is read
+// past the tile's KT * D / 8 vectors is not stored.
 #for s in 0..LOADS
       {
         let place = right_place(at, min(next + (id + $(s*THREADS)u) / $(D/8)u, end - 1u), head) + (id + $(s*THREADS)u) % $(D/8)u;

@@ -1,6 +1,6 @@
 // Backward of attention to q on matrix units (units_tiles.wgsl): dq[t] = scale sum_j dS[t,j] k[j], dS = P (dO v[j] - delta), P = exp(scale q k[j] - lse), of the keys j that row t sees.
-// A workgroup has RT rows of one head, last tiles first, and goes through the keys of each segment of theirs (tile_segments.wgsl), KT at a time. left_1, left_2 are q and dO, right_1, right_2
-// k and v; dO is times gradient_scale. Order of the sum: a row's keys by fragments of FK, which begin with its first, or with a window where a multiple of KT does; so no row's bits
+// A workgroup has RT rows of one head, last tiles first, and goes through the keys of each of their segments (tile_segments.wgsl), KT per iteration. left_1, left_2 are q and dO, right_1,
+// right_2 k and v; dO is times gradient_scale. Order of the sum: a row's keys by fragments of FK from key 0 on, or with a window from a multiple of KT on; so no row's bits
 // depend on where it stands in the batch.
 struct Params { rows: u32, scale: f32, gradient_scale: f32 }
 #include "units_tiles.wgsl"

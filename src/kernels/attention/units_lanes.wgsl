@@ -1,5 +1,5 @@
-  // What a subgroup has of a tile of RT rows from row0 on, and a lane of a fragment: its first row of the tile (si), first column of the scores (sj), first channel of the sums (sc),
-  // and of each fragment of scores, from `own` on in `scratch`, four columns from `across` on in the rows down_q. left_at: where its rows' channels begin.
+  // What a subgroup owns of a tile of RT rows from row0 on: rows from si, columns of the scores from sj, channels of the sums from sc, and its fragments of scores in `scratch` from `own` on;
+  // what a lane owns of a fragment: four columns from `across` on in each row down_q. left_at: where the subgroup's rows begin in the left operands.
   let subgroup = id / $(LANES)u;
   let lane = id % $(LANES)u;
   let si = subgroup / $(SN)u * $(RT/SM)u;
@@ -25,7 +25,7 @@
 #end
 #endif
 #end
-  // The columns that are asked for (units_ask.wgsl).
+  // The prefetched columns (units_ask.wgsl).
 #for s in 0..LOADS
   var one_$(s) = vec4u();
   var two_$(s) = vec4u();

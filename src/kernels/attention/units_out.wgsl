@@ -1,4 +1,4 @@
-// What the sums come to: of each a fragment at a time through `scratch`, to out_u, (rows, LEFT_HEADS, D), times scale_u.
+// Epilogue: the sums, a fragment at a time through `scratch`, times scale_u, into out_u, (rows, LEFT_HEADS, D).
 #for u in 0..SUMS
 #for i in 0..RT/SM/FM
 #for c in 0..D/SN/FN

@@ -1,12 +1,12 @@
-// Attention's backward pass on matrix units (units_backward_q.wgsl, units_backward_kv.wgsl): RT rows, of which the products of scores have their left operands, against KT columns a turn.
-// All operands are f16, (rows, heads, D), D a multiple of 8: left_1, left_2 of the rows, right_1, right_2 of the columns, which pass through workgroup memory.
-// A workgroup is SM x SN subgroups. Of the scores a subgroup has RT/SM rows x KT/SN columns, of the sums as many rows and D/SN of the head's channels, in fragments of FM x FN, FK steps
-// of the sum each. WGSL lets nobody see into a fragment, so scores go through `scratch`, a lane has $(FM*FN/4/LANES) times four of a row of each, and come back as `weights`.
+// Attention's backward pass on matrix units (units_backward_q.wgsl, units_backward_kv.wgsl): RT rows, the left operands of the scores, against KT columns per iteration, the right ones.
+// All operands are f16, (rows, heads, D), D a multiple of 8: left_1, left_2 of the rows, right_1, right_2 of the columns, which are staged in workgroup memory.
+// A workgroup is SM x SN subgroups. A subgroup has RT/SM rows x KT/SN columns of the scores, and as many rows x D/SN of the head's channels of the sums, in fragments of FM x FN, FK deep.
+// WGSL gives no access to the elements of a fragment, so scores go through `scratch`, where a lane has $(FM*FN/4/LANES) times four neighbours in a row of each, and come back as `weights`.
 @group(0) @binding(0) var<storage, read> left_1: array<f16>;
 @group(0) @binding(1) var<storage, read> left_2: array<f16>;
 @group(0) @binding(2) var<storage, read> right_1: array<vec4u>;
 @group(0) @binding(4) var<storage, read> right_2: array<vec4u>;
-// Rows are 8 values longer than they need be, so that fragments do not meet in one memory bank.
+// Rows are padded by 8 values, so that the loads of a fragment have no bank conflicts.
 #for t in 1..3
 var<workgroup> tile_$(t): array<f16, $(KT*(D+8))>;
 #end
@@ -18,9 +18,9 @@ var<workgroup> weights: array<f16, $(SUMS*RT*(KT+8))>;
 #for t in 1..3
 fn at_$(t)(e: u32) -> u32 { return e / $(D/8)u * $(D+8)u + e % $(D/8)u * 8u; }
 #end
-// Four scores that follow each other in a row of a fragment.
+// Four neighbouring scores in a row of a fragment.
 fn four(at: u32) -> vec4f { return vec4f(scratch[at], scratch[at + 1u], scratch[at + 2u], scratch[at + 3u]); }
-// Four weights, likewise.
+// Stores four neighbouring weights as f16.
 fn weigh(at: u32, value: vec4f) {
   let bits = narrow(value);
 #for h in 0..2
