@@ -1,4 +1,4 @@
-// Cosine and sine of neighbouring pairs that rotary embedding turns, from element `at` of `table` on: four (VEC4, of which an element has two), two (VEC2) or one, an E.
+// Cosine and sine of neighbouring pairs of rotary embedding, from element `at` of `table` on, as an E: of four pairs (VEC4: a table element has two), of two (VEC2) or of one.
 struct Angles { cosine: E, sine: E }
 fn angles_at(at: u32) -> Angles {
 #if VEC4

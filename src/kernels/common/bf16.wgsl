@@ -1,4 +1,4 @@
-// Eight values of a weight's row. bf16 widens exactly: its bits are the upper half of a float32; so does f16 (W_F16: Weight.f16). And the way there.
+// Eight values of a weight's row, widened: bf16 exactly, as its bits are the upper half of a float32, and so f16 (W_F16: Weight.f16). And rounding and packing them.
 struct W8 { lo: vec4f, hi: vec4f }
 
 #if W_F16

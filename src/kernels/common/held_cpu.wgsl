@@ -1,8 +1,8 @@
-// For CPU drivers (lavapipe) on CPUs with AVX-512 (HELD): room on the stack for LOADS vectors of what is broadcast. A broadcast from a register is an instruction or two of its own, with
-// a value of memory as its operand a multiplication makes it by itself; then products can go column by column, with all that a column takes of W in registers, and three of ten
-// instructions of a turn are gone (bench/LOG.md, "Operands on the stack").
-// The driver leaves values in registers where it knows what an array holds. So one place is written by an index that it does not know (of one place it would: hence one more than
-// is used), and a turn of the loop puts down what the next one takes.
+// For CPU drivers (lavapipe) on CPUs with AVX-512 (HELD): an array on the stack for LOADS vectors of the operand that is broadcast. To broadcast a lane of a register is an instruction or two;
+// a multiplication by a value in memory broadcasts it by itself. Products can then go column by column, with all that a column takes of W in registers, and three of ten
+// instructions of an iteration are gone (bench/LOG.md, "Operands on the stack").
+// The driver's compiler keeps the array in registers where it knows what it holds. So one element is written at an index that it does not know (with one element it would know: hence one
+// more than is used), and an iteration stores what the next one reads.
 #if HELD
   var held: array<vec4f, $(LOADS+1)>;
   held[lane % $(LOADS+1)u] = vec4f();

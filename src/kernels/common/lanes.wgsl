@@ -1,11 +1,11 @@
 // Reductions over the LANES invocations of a workgroup, written once. SUBGROUP: the workgroup is one subgroup; else a tree through
 // workgroup memory, with a barrier before the scratch is used again. Either way the order depends on LANES alone.
-// WIDE: on a CPU driver's subgroups of 16 each of these, and a shuffle, is a loop over the lanes, and broadcasts of lanes that its compiler knows cost nothing: they are
-// written out with those, in a tree.
+// WIDE: with a CPU driver's subgroups of 16 each of these operations, and a shuffle, is a loop over the lanes, while broadcasts of constant lanes cost nothing: so they are
+// trees of such broadcasts.
 #if WIDE
 #include "lanes_tree.wgsl"
 fn lanes_sum(lane: u32, value: f32) -> f32 { return lanes_tree(value); }
-// By integers in the order of the numbers, as each maximum of two float32 asks besides whether one is none.
+// As integers in the order of the floats: a maximum of two floats would also test each for NaN.
 fn lanes_max(lane: u32, value: f32) -> f32 {
   let bits = bitcast<i32>(value);
   let key = bits ^ ((bits >> 31u) & 0x7fffffff);
@@ -19,7 +19,7 @@ fn lanes_max(lane: u32, value: f32) -> f32 {
 #end
   return bitcast<f32>(v4_0 ^ ((v4_0 >> 31u) & 0x7fffffff));
 }
-// Where some lanes are out of a loop already, what they held last counts too: all the same way is taken then for nothing, and never missed.
+// Lanes that have left a loop count with what they held last: then all lanes do it once more for nothing, but never too little.
 fn lanes_any(value: bool) -> bool { return lanes_max(0u, f32(value)) > 0.0; }
 #else
 #if SUBGROUP

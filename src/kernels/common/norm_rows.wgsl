@@ -1,7 +1,7 @@
 // RMSNorm as a prologue (group_tile.wgsl, down.wgsl): row_scale[i] = 1 / sqrt(mean over c of x[i0+i,c]^2 + eps) for the rows of a workgroup, which is to be
-// multiplied as x * row_scale * gain. A row has the lanes that it has in norm/rms_norm.wgsl (NORM_LANES, NORM_SUBGROUP) and that order of the sum, so those bits;
-// NORM_ROWS rows are gone through at once, each by as many lanes again as there are, and NORM_ROUNDS of them follow each other; NORM_AHEAD values of each are asked for at once, since few workgroups run and each waits for its own.
-// x_value(index) is an element of x.
+// multiplied as x * row_scale * gain. A row has the lanes and the order of the sum that it has in norm/rms_norm.wgsl (NORM_LANES, NORM_SUBGROUP), so those bits.
+// NORM_ROUNDS * NORM_ROWS rows: NORM_ROWS side by side (threads left over repeat some), and NORM_ROUNDS of these a thread, whose loads go together. A lane has NORM_AHEAD loads of each row
+// in flight, as few workgroups run and each waits for its own. x_value(index) is an element of x.
 var<workgroup> row_scale: array<f32, $(NORM_ROUNDS*NORM_ROWS)>;
 #if !NORM_SUBGROUP
 var<workgroup> norm_scratch: array<f32, THREADS>;
@@ -13,7 +13,7 @@ fn scale_rows(i0: u32, id: u32) {
   let at_$(q) = min(i0 + first + $(q*NORM_ROWS)u, p.rows - 1u) * p.k;
   var sum_$(q) = 0.0;
 #end
-  // As many turns for each lane.
+  // Every lane has the same number of iterations.
   for (var c0 = 0u; c0 < p.k; c0 += $(NORM_AHEAD*NORM_LANES)u) {
     let c = c0 + lane;
 #for q in 0..NORM_ROUNDS

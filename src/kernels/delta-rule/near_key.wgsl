@@ -1,4 +1,4 @@
-// Of token t of those from `first` that bring_keys brought: q_near[near + i] and k_near[near + i].
+// q and k of token t of those from `first` on that bring_keys has loaded: q_near[near + i] and k_near[near + i].
 #if LANES
         const near = 0u;
         let of_key = ((first + t) * (p.heads / p.ratio) + head / p.ratio) * $(KEY/4)u;

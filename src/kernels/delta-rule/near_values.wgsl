@@ -7,7 +7,7 @@ var<workgroup> o_near: array<vec4f, $(TOKENS*VALUE/4)>;
 var<workgroup> w_near: array<vec4f, $(TOKENS*VALUE/4)>;
 var<workgroup> d_near: array<vec4f, $(TOKENS*VALUE/4)>;
 
-// Brings tokens first .. first + some - 1 of a head, once every invocation is through with those before.
+// Stages tokens first .. first + some - 1 of a head, once every invocation is through with those before.
 fn bring_values(first: u32, some: u32, head: u32, lane: u32) {
   workgroupBarrier();
   for (var e = lane; e < some * $(VALUE/4)u; e += WIDTH) {

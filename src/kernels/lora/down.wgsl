@@ -2,12 +2,12 @@
 // x (rows, k), A_s (rank, k) from value w_s of the bank on, xa_s (rows, rank) from value s xa_stride on; k and each w_s are multiples of 4, rank of 8.
 // STACKED: adapters of several places lie below each other in A_s (stack.wgsl), and of a row that is of place p only what p's part gives stays, times
 // scales[first + s per + p], as after select_rows.wgsl.
-// So few columns are no work for a register tile, whose threads would have one of eight something to do: it is a matter of reading x once. A workgroup owns ROWS rows
-// and COLUMNS of the rank, its threads go along k side by side, four values each, and what they have is added up at the end (thin_sum.wgsl). A comes from the caches.
+// With so few columns a register tile would leave seven of eight threads idle; the time is that of reading x once. A workgroup owns ROWS rows and COLUMNS of the rank, its threads split k,
+// four neighbouring values each, and their partial sums are added up at the end (thin_sum.wgsl). A comes from the caches.
 // Order of the sum: thread l has the fours l, l + THREADS, .. one after the other, then come the threads in a tree. It depends on k alone.
-// AHEAD turns are loaded at once. EXACT: k is a multiple of what those take, so none asks whether it is behind the end.
-// What x is read for is done on the way, by the workgroups of the first member's first columns. NORM: x (x_values by single ones) is RMSNorm's input, which each workgroup normalises (norm_rows.wgsl), and
-// `normed` (rows, k) gets that. F16: `half` (rows, k) gets what is multiplied in f16, for matrix units.
+// AHEAD iterations are loaded at once. EXACT: k is a multiple of what those take, so no load is checked against the end.
+// What else x is needed for: NORM: x (x_values by single ones) is RMSNorm's input, which each workgroup normalises for its rows (norm_rows.wgsl), and `normed` (rows, k) gets the result.
+// F16: `half` (rows, k) gets what is multiplied in f16, for matrix units. Both are written by the workgroups of the first member's first columns.
 struct Params { rows: u32, k: u32, rank: u32, w_0: u32, w_1: u32, w_2: u32, alpha_0: f32, alpha_1: f32, alpha_2: f32, xa_stride: u32, own: u32, width: u32, per: u32, first: u32, eps: f32 }
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
 @group(0) @binding(1) var<storage, read> bank: array<vec4f>;
@@ -36,7 +36,7 @@ fn finish(at: vec3u, e: u32, value: f32) {
   if (i >= p.rows) { return; }
 #if STACKED
   let place = place_of(n);
-  // Not times 0: what another adapter makes of this row may be no number.
+  // Not times 0: what another adapter makes of this row may be NaN.
   let kept = select(0.0, value * scales[p.first + at.x * p.per + place], places[i] == place);
 #else
   let kept = value * bitcast<f32>(pick(at.x, bitcast<u32>(p.alpha_0), bitcast<u32>(p.alpha_1), bitcast<u32>(p.alpha_2)));
@@ -47,7 +47,7 @@ fn finish(at: vec3u, e: u32, value: f32) {
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id: u32) {
-  // Members and columns of the same rows come one after the other: x is in a cache for the second.
+  // Members and columns of the same rows come one after the other, so that x is in a cache for all but the first.
   let blocks = p.rank / COLUMNS;
   let at = vec3u(group.x / blocks, group.y * ROWS, group.x % blocks * COLUMNS);
   let quads = p.k / 4u;

@@ -1,5 +1,5 @@
 // The gradient of LoRA's first product on GPUs: dxa[m,r] = alpha * sum_n dy[m,n] B[n,r]; dy (rows, n), B (n, rank), dxa (rows, rank). rank is a multiple of 8.
-// As down.wgsl, but that a thread has one value of dy at a time: of B, whose rows are short, neighbouring threads then read what lies side by side.
+// As down.wgsl, but a thread has one value of dy at a time: rows of B are short, and so neighbouring threads read neighbouring rows of it, in one piece.
 // Order of the sum: thread l has the steps l, l + THREADS, .. one after the other, then come the threads in a tree. It depends on n alone.
 struct Params { rows: u32, n: u32, rank: u32, alpha: f32 }
 @group(0) @binding(0) var<storage, read> dy: array<f32>;

@@ -120,7 +120,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     }
 #end
   }
-  // A row a turn: written out, loads and stores were up to nine tenths of what the driver compiles. m begins at a 0 that its compiler cannot know, or they would be written out again
+  // One row an iteration: unrolled, loads and stores were up to nine tenths of what the driver compiles. m begins at a 0 that its compiler cannot know, or it would unroll all the same
   // (row-block/rows.wgsl).
   for (var m = p.rows >> 31u; m < $(8*MT/LANES)u; m++) {
     let row = m0 + (m - m % 4u) * $(LANES/8)u + m % 4u + 4u * half;

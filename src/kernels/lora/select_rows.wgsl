@@ -10,6 +10,6 @@ struct Params { rows: u32, rank: u32, own: u32, width: u32, scales: u32 }
 fn one(e: u32) {
   if (e >= p.rows * p.rank) { return; }
   let place = place_of(e % p.rank);
-  // Not times 0: what another adapter makes of this row may be no number.
+  // Not times 0: what another adapter makes of this row may be NaN.
   x[e] = select(0.0, x[e] * scales[p.scales + place], places[e / p.rank] == place);
 }

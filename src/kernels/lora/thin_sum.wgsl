@@ -1,8 +1,8 @@
 // Adds up v0_i (i < ROWS*COLUMNS) over the threads of a workgroup, and hands each sum to `finish`: threads that are neighbours first, then pairs of them, and so on.
 // The tree is the same for any number of values, and with subgroups and without, so these change no bit.
 #if SUBGROUP
-// In a subgroup of 2**STEPS lanes. As long as lanes have several values each, of two lanes one goes on with the lower half and the other with the upper: what is
-// added, and sent, is as much as the values that there are, and not as often as there are steps.
+// In a subgroup of 2**STEPS lanes. As long as lanes have several sums each, of two lanes one continues with the lower half of the sums and the other with the upper half (a recursive halving), so
+// that what is added and exchanged is as much as there are values, and not that for each step.
 #for j in 0..STEPS
 #let HALF = ROWS*COLUMNS / 2**(j+1)
 #if HALF
@@ -19,7 +19,7 @@
 #end
   workgroupBarrier();
   if (id < $(ROWS*COLUMNS)u) {
-    // A lane's bits say which half it went on with.
+    // A lane's bits say which halves it has.
     var e = id / $(ROWS*COLUMNS/KEPT)u;
 #for j in 0..STEPS
     e += ((id >> $(j)u) & 1u) * $(ROWS*COLUMNS/2**(j+1))u;

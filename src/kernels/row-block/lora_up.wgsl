@@ -1,4 +1,4 @@
-// Adds what LoRA adds to a tile: xa_g B_gᵀ, g = G for columns j < SPAN, G + 1 for those behind them; rows col_j of B_g, which begins at vec4 b_g of the bank.
+// Adds LoRA to a tile: xa_g B_gᵀ, g = G for columns j < SPAN, G + 1 for those behind them; rows col_j of B_g, which begins at vec4 b_g of the bank.
 #if LORA
 #for R in 0..LORA
       {

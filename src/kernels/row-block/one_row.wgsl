@@ -1,4 +1,4 @@
-// A row of the tile: written out for all of them, stores would be most of what the driver compiles (see matmul/nt_cpu.wgsl).
+// One row of the tile: unrolled for all of them, stores would be most of what the driver compiles (see matmul/nt_cpu.wgsl).
 #for j in 0..NT
         var out_$(j) = acc_0_$(j);
 #for r in 1..MT

@@ -1,4 +1,4 @@
-// A tile of a product: MT rows of x_S (K values each) with NT rows of W_S at at_j, in the order of the sum that matmul/nt_cpu.wgsl has.
+// A tile of product S: MT rows of x_S (K values each) times NT rows of W_S at at_j, in nt_cpu.wgsl's order of the sum.
 #for r in 0..MT
 #for j in 0..NT
       var acc_$(r)_$(j) = 0.0;

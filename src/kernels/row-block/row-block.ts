@@ -1,6 +1,6 @@
 /**
- * All of a layer that asks of a row nothing but the row itself, in two kernels for CPU drivers: what lies before attention (qkv_cpu.wgsl) and what lies behind it
- * (mlp_cpu.wgsl). A workgroup takes a block of rows through one product after the other. A narrow model's products are so short that a driver of this kind takes longer to
+ * All of a layer but attention in two kernels for CPU drivers: what lies before attention (qkv_cpu.wgsl) and what lies behind it (mlp_cpu.wgsl), none of which mixes rows.
+ * A workgroup takes a block of rows through one product after the other. A narrow model's products are so short that a driver of this kind takes longer to
  * begin and end a dispatch with all its threads than to compute one; these are eight dispatches less a layer, and every bit is as it is one by one.
  */
 import { availableParallelism } from 'node:os'

@@ -1,4 +1,4 @@
-// Product S of K terms, H wide, with adapter G, onto what before_S has: into y.
+// y = before_S + product S (K terms, H columns) with adapter G.
 #let G_END = G+1
 #let SPAN = 8
 #include "lora_down.wgsl"
