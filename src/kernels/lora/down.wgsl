@@ -1,7 +1,7 @@
 // The first of LoRA's two products on GPUs, for up to three projections of one input: xa_s[m,r] = alpha_s * sum_k x[m,k] A_s[r,k].
 // x (rows, k), A_s (rank, k) from value w_s of the bank on, xa_s (rows, rank) from value s xa_stride on; k and each w_s are multiples of 4, rank of 8.
-// STACKED: adapters of several places lie below each other in A_s (stack.wgsl), and of a row that is of place p only what p's part gives stays, times
-// scales[first + s per + p], as after select_rows.wgsl.
+// STACKED: several adapters are stacked along the rank of A_s (stack.wgsl), and a row of adapter p keeps p's part alone, times scales[first + s per + p], and 0 for the rest, as after
+// select_rows.wgsl.
 // With so few columns a register tile would leave seven of eight threads idle; the time is that of reading x once. A workgroup owns ROWS rows and COLUMNS of the rank, its threads split k,
 // four neighbouring values each, and their partial sums are added up at the end (thin_sum.wgsl). A comes from the caches.
 // Order of the sum: thread l has the fours l, l + THREADS, .. one after the other, then come the threads in a tree. It depends on k alone.

@@ -137,7 +137,7 @@ export function groupDown(
   const shape = shapeOf(gpu, tile, areInFours(k, matrices))
   const variant = variantOf(gpu, { rows, members: [], ys: [xa] }, tile.rows, shape.THREADS)
   const kernel = gpu.kernel(path, { ...shape, W_BF16: 0, DOWN: 1, STACKED: Number(!!stacked), ...variant })
-  const params = { rows, k, n: rank, xa_stride: stride, eps: 0, ...downParams(places, stacked) }
+  const params = { rows, k, n: rank, xa_stride: stride, ...downParams(places, stacked) }
   const bindings: Binding[] = [x, matrices[0].buffer, xa]
   if (stacked) bindings.push(stacked.places, stacked.scales)
   const across = parts.length * Math.ceil(rank / tile.columns)

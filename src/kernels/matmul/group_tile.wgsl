@@ -2,15 +2,17 @@
 //   three or two of them: y_s[m,n] = sum_k x[m,k] W_s[n,k] (LORA: + sum_r xa_s[m,r] B_s[n,r]) (BIAS: + bias_s[n])
 //   ROPE, three (q, k, v): y_0 and y_1 turned by the rows' positions, as by rope/rope.wgsl after it; with per_row 1 y_1 and y_2 are in cache rows, as after rope_cache.wgsl
 //   GATED, two (gate, up): y_0[m,n] = silu(g[m,n]) * u[m,n], g and u as above; silu, or GELU, as in elementwise/silu_gate.wgsl
-//   DOWN, LoRA's first product: y_s[m,r] = alpha_s sum_k x[m,k] A_s[r,k], (n, k) each, from value w_s of the bank on; STACKED: adapters of several places lie below
-//   each other in A (lora/stack.wgsl), and of a row that is of place p only what p's part gives stays, times scales[s per + p], as after lora/select_rows.wgsl
+//   DOWN, LoRA's first product: y_s[m,r] = alpha_s sum_k x[m,k] A_s[r,k], (n, k) each, from value w_s of the bank on; STACKED: several adapters are stacked along
+//   A's rank (lora/stack.wgsl), and a row of adapter p keeps p's part alone, times scales[s per + p], and 0 for the rest, as after lora/select_rows.wgsl
 // B_s (n_s, rank) from value b_s of the bank on, bias_s from value c_s of its buffer on. The xa_s, which DOWN writes, lie in one buffer, from value s xa_stride on.
 // W_BLOCKS: each W_s is a GGUF's blocks of one format, in a storage of its own.
-// So there are at most 8 storage buffers, 9 with NORM, BIAS and LORA, 2 more with ROPE (`takesNorm` and `takesRotary` say what an adapter binds), and with W_BLOCKS one more for each member but the first (`blocksOf`). NORM: x is RMSNorm's input, normalised as it is loaded (norm_rows.wgsl).
+// NORM: x is RMSNorm's input, normalised as it is loaded (norm_rows.wgsl).
+// Storage buffers: at most 8, 9 with NORM, BIAS and LORA, 2 more with ROPE (`takesNorm` and `takesRotary` ask what the adapter binds), and with W_BLOCKS one more for each member but the
+// first (`blocksOf`).
 // The register tile of tile.wgsl (tile_turns.wgsl) with its order of the sum, so its bits; VEC: k, and where matrices begin, are multiples of 4. GATED and ROPE, a thread owns as many
 // columns of both members, or of both halves of heads.
 #if DOWN
-struct Params { rows: u32, k: u32, n: u32, w_0: u32, w_1: u32, w_2: u32, alpha_0: f32, alpha_1: f32, alpha_2: f32, xa_stride: u32, own: u32, width: u32, per: u32, eps: f32 }
+struct Params { rows: u32, k: u32, n: u32, w_0: u32, w_1: u32, w_2: u32, alpha_0: f32, alpha_1: f32, alpha_2: f32, xa_stride: u32, own: u32, width: u32, per: u32 }
 #else
 struct Params { rows: u32, k: u32, rank: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32, xa_stride: u32, per_row: u32, eps: f32 }
 #endif

@@ -1,7 +1,7 @@
 // The values of weights that are held in GGUF's blocks (ggml's block_q* structures; the constants of a format are in quantised.ts), rounded to bf16. K256: blocks of
 // 256 values, else of 32. Every product of a scale and a small integer is exact in float32, and so each value is rounded once, however a compiler fuses: the bits
-// of gguf-dequant.ts. word_of(which, at) is word `at` of the blocks of weight `which`; it belongs to who includes this. Words are loaded apart from what is made of
-// them, so that loads can be asked for long before.
+// of gguf-dequant.ts. word_of(which, at) is word `at` of the blocks of weight `which`; the file that includes this defines it. Loading words is apart from decoding
+// them, so that loads can be prefetched.
 
 // Of four values: words of the 32 that they are of (`stretch`; place & 1 at last where scales of two bytes lie behind all blocks), and their own.
 struct Words { stretch: vec4u, own: vec4u }
