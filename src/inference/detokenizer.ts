@@ -65,7 +65,7 @@ export class Detokenizer {
 export function mayBegin(text: string, words: readonly string[]): number {
   let longest = 0
   for (const word of words) {
-    for (let length = Math.min(word.length - 1, text.length); length > longest; length--) {
+    for (let length = word.length - 1; length > longest; length--) {
       if (text.endsWith(word.slice(0, length))) longest = length
     }
   }

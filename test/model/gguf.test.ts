@@ -23,6 +23,7 @@ describe('block formats', async () => {
     const format = Object.values(BLOCK_FORMATS).find((f) => f.name === name) as (typeof BLOCK_FORMATS)[0]
     const bytes = (await blocks.readRaw(`${name}.bytes`)).data as Uint8Array
     const values = (await blocks.readRaw(`${name}.values`)).data as Float32Array
+    expect(bytes.length / format.bytes).toBe(values.length / format.values)
     const out = new Float32Array(values.length)
     format.widen(bytes, values.length / format.values, out)
     expect(new Uint32Array(out.buffer)).toEqual(new Uint32Array(values.buffer))

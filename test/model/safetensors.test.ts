@@ -108,6 +108,27 @@ describe('a file written and read again', () => {
     expect(readdirSync(join(path, '..'))).toEqual(['a.safetensors'])
   })
 
+  test('lies wide types first, then by name; in whatever order a header names its tensors, it is read', async () => {
+    const path = join(newFolder(), 'a.safetensors')
+    const byte = (name: string): [string, TensorToWrite] => [name, { dtype: 'U8', shape: [1], data: Uint8Array.of(1) }]
+    const wide: TensorToWrite = { dtype: 'F32', shape: [1], data: Float32Array.of(2) }
+    await writeSafetensors(path, new Map([byte('c'), byte('a'), ['wide', wide], byte('b')]))
+    const own = await openSafetensors(path)
+    expect(own.names()).toEqual(['wide', 'a', 'b', 'c'])
+    own.close()
+    const entry = (from: number) => `{"dtype":"F32","shape":[1],"data_offsets":[${from},${from + 4}]}`
+    const other = await openSafetensors(fileOf(path, `{"b":${entry(4)},"c":${entry(8)},"a":${entry(0)}}`, 12))
+    expect(other.names()).toEqual(['b', 'c', 'a'])
+    other.close()
+  })
+
+  test('is not written with a tensor of another length than its shape says', async () => {
+    const path = join(newFolder(), 'a.safetensors')
+    const short: TensorToWrite = { dtype: 'F32', shape: [2], data: Float32Array.of(1) }
+    await expect(writeSafetensors(path, { short })).rejects.toThrow('tensor short F32 [2] is given 4 bytes')
+    expect(readdirSync(join(path, '..'))).toEqual([])
+  })
+
   test('keeps bf16 bits, and makes bf16 of floats only where that is exact or asked for', async () => {
     const path = join(dir, 'b.safetensors')
     await writeSafetensors(path, {
@@ -139,6 +160,7 @@ describe('a broken file', () => {
   test.each([
     ['header beyond the file', one.slice(0, 20), 'not JSON'],
     ['no object', '[1]', 'not a JSON object'],
+    ['nothing', 'null', 'not a JSON object'],
     ['unknown dtype', '{"a":{"dtype":"F7","shape":[2],"data_offsets":[0,8]}}', 'tensor a has the unknown dtype "F7"'],
     [
       'a dtype of lists as deep as no stack goes',
@@ -148,6 +170,7 @@ describe('a broken file', () => {
     ['a shape of megabytes', `{"a":{"dtype":"F32","shape":["${'x'.repeat(9e6)}"]}}`, 'xxx...'],
     ['shape that is none', '{"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}}', 'tensor a has the shape [-2]'],
     ['offsets that are none', '{"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}}', 'tensor a has the offsets [8,0]'],
+    ['three offsets', '{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8,8]}}', 'tensor a has the offsets [0,8,8]'],
     [
       'shape and bytes that differ',
       '{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}',
@@ -169,7 +192,9 @@ describe('a broken file', () => {
     const whole = readFileSync(join(golden, 'qwen3/adapter/adapter_model.safetensors'))
     for (const size of [0, 7, 8, 100, 2000, whole.length - 1]) {
       writeFileSync(path, whole.subarray(0, size))
-      expect(await userErrorOf(() => openSafetensors(path))).toContain(path)
+      const text = await userErrorOf(() => openSafetensors(path))
+      expect(text).toContain(path)
+      expect(text).toMatch(size < 8 ? /has only/ : size < 2000 ? /header should end at byte/ : /should end at byte/)
     }
   })
   test('missing', async () => {

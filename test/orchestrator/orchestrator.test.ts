@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test, vi } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
 import { Progress } from '../../src/monitor/progress.ts'
 import { makeOrchestrator, numbersEnv, type Script } from './helpers.ts'
@@ -82,9 +82,25 @@ test('zero_truncated_completions: training rollouts that were cut off have the r
   const { rollouts } = await orchestrator.batch(1, 0)
   expect(rollouts.map((r) => r.rollout.reward)).toEqual([1, 2, 0, 1, 2, 0])
   expect(rollouts.map((r) => r.advantage)).toEqual([0, 1, -1, 0, 1, -1])
+  // What was cut off and has no reward has none.
+  const failing = await makeOrchestrator((_, n) => ({ text: n % 3 === 2 ? 'x' : String(n % 3), cut: n % 3 === 2 }), {
+    zeroTruncated: true,
+  })
+  const failed = await failing.orchestrator.batch(1, 0)
+  expect(failed.rollouts.map((r) => r.rollout.reward)).toEqual([0, 1, null, 0, 1, null])
   expect(rollouts[2].rollout.metrics.says).toBe(3)
   const held = await orchestrator.evaluate(await numbersEnv(), evaluation)
   expect(held.map((r) => r.reward)).toContain(3)
+})
+
+test('what the sampler waited for the trainer counts from the last batch on, whatever is prepared meanwhile', async () => {
+  const { orchestrator } = await makeOrchestrator(counting)
+  const begin = performance.now()
+  const { metrics: first } = await orchestrator.batch(1, 0)
+  expect(first['time/wait_for_batch']).toBeLessThanOrEqual((performance.now() - begin) / 1000)
+  await sleep(60)
+  orchestrator.prepare(2)
+  expect((await orchestrator.batch(2, 1)).metrics['time/wait_for_trainer']).toBeGreaterThan(0.05)
 })
 
 test('too old: dropped, counted, written', async () => {
@@ -198,6 +214,21 @@ test('queued rollouts are waited for too, and the limit of the wait has room for
   expect(limits).toEqual([7 * 40_000])
   await orchestrator.close()
   await expect(work).rejects.toThrow(/All 6 rollouts of step 2 failed/)
+})
+
+test('groups that replace others are waited for too, and the limit has room for one after the other', async () => {
+  const { orchestrator, progress } = await makeOrchestrator((_, n) => ({ text: '1', hangs: n >= 3 }), {
+    groupsPerStep: 1,
+    spareGroups: 2,
+  })
+  const limits: number[] = []
+  const begin = progress.wait.bind(progress)
+  progress.wait = (name, options) => (limits.push(options.limitMs), begin(name, options))
+  const work = orchestrator.batch(1, 0)
+  await vi.waitFor(() => expect(progress.line()).toMatch(/waiting for 3 of 6 rollouts/))
+  expect(limits).toEqual([4 * 40_000])
+  await orchestrator.close()
+  await work
 })
 
 test('an evaluation that nothing ends stops at its limit by name', async () => {
@@ -337,8 +368,9 @@ test('evaluation: the same tasks and seeds each time, at its own temperature, na
   const { orchestrator, generator } = await makeOrchestrator(counting)
   const first = await orchestrator.evaluate(env, evaluation)
   await orchestrator.evaluate(env, { ...evaluation, step: 5 })
+  expect((await orchestrator.evaluate(env, { ...evaluation, examples: 2 })).map((r) => r.exampleId)).toEqual([0, 0, 1, 1])
   const asked = generator.requests.map((r) => `${r.prompt} ${r.seed}`)
-  expect(asked.slice(6)).toEqual(asked.slice(0, 6))
+  expect(asked.slice(6, 12)).toEqual(asked.slice(0, 6))
   expect(generator.requests.every((r) => r.temperature === 0 && r.prompt.startsWith('other held'))).toBe(true)
   expect(first.map((r) => [r.exampleId, r.index])).toEqual([[0, 0], [0, 1], [1, 0], [1, 1], [2, 0], [2, 1]]) // prettier-ignore
   expect(first.every((r) => r.env === 'other')).toBe(true)
@@ -350,5 +382,5 @@ test('an evaluation is ended by its signal', async () => {
   const work = orchestrator.evaluate(await numbersEnv(), { ...evaluation, signal: stop.signal })
   await sleep(5)
   stop.abort()
-  expect((await work).every((r) => r.reward === null)).toBe(true)
+  for (const { error } of await work) expect(error).toBe('generation was aborted: the run ends')
 })

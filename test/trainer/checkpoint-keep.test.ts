@@ -60,8 +60,12 @@ test('the pointer follows the best, and goes where there is none; leftovers of a
     clearLeftovers(root)
     // The new step 5 had not taken the name yet.
     expect(readdirSync(root).toSorted()).toEqual(['best', 'step_1.superseded', 'step_2', 'step_4', 'step_5'])
-    pointAtBest(root, undefined)
-    expect(readdirSync(root)).not.toContain('best')
+    // Nor does it point at a folder that somebody took away.
+    for (const best of [undefined, { metric: key, value: 3, step: 9 }]) {
+      pointAtBest(root, { metric: key, value: 2, step: 4 })
+      pointAtBest(root, best)
+      expect(readdirSync(root)).not.toContain('best')
+    }
     clearLeftovers(join(root, 'nowhere'))
   } finally {
     rmSync(root, { recursive: true })
