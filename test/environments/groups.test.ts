@@ -66,6 +66,17 @@ describe('group functions', () => {
     expect(b.reward).toBeCloseTo(1.3, 12)
     expect(c).toMatchObject({ reward: null, metrics: {} })
   })
+  test('may be all that a rubric has, or all that applies; one without weight makes no reward', async () => {
+    const group = { place: (g: readonly unknown[]) => g.map((_, i) => i) }
+    const none = { none: () => null }
+    for (const own of [{}, none]) {
+      const env = await saying('x', new Rubric(own, { group }))
+      const scored = await scoreGroup(env, [await play(env, 'a'), await play(env, 'b')])
+      expect(scored.map((r) => [r.reward, r.error])).toEqual([[0, null], [1, null]]) // prettier-ignore
+    }
+    const watched = await saying('x', new Rubric(none, { group: { place: { reward: group.place, weight: 0 } } }))
+    expect(await play(watched, 'a')).toMatchObject({ reward: null, error: 'no reward function applied: each gave null' })
+  })
   test.each<[string, () => number[] | Promise<number[]>, string]>([
     ['throws', () => { throw new Error('odd') }, 'group reward function "bad" threw: odd'],
     ['gives too few', () => [1], 'group reward function "bad" must return an array with one value for each of the 2 rollouts'],

@@ -228,6 +228,52 @@ test('a tensor that a model computes with and the decoder does not is refused; o
   ;(await openModel(path)).close()
 })
 
+test('metadata of every type, each read to its own end, and an alignment of the data that is not the usual one', async () => {
+  const path = join(dir, 'types.gguf')
+  const numbers = [Int8Array, Uint16Array, Int16Array, Uint32Array, Int32Array, Float32Array] as const
+  const values: [type: number, bytes: Uint8Array, value: unknown][] = [
+    [0, Uint8Array.of(200), 200],
+    ...numbers.map((Kind, i): [number, Uint8Array, number] => [i + 1, new Uint8Array(Kind.of(100 + i).buffer), 100 + i]),
+    [7, Uint8Array.of(1), true],
+    [7, Uint8Array.of(0), false],
+    [8, Buffer.from([2, 0, 0, 0, 0, 0, 0, 0, 0x68, 0x69]), 'hi'],
+    [9, Buffer.from([3, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 7, 0]), [-1, 7]],
+    [10, new Uint8Array(BigUint64Array.of(2n ** 40n).buffer), 2 ** 40],
+    [11, new Uint8Array(BigInt64Array.of(-(2n ** 40n)).buffer), -(2 ** 40)],
+    [12, new Uint8Array(Float64Array.of(0.1).buffer), 0.1],
+    [1, Uint8Array.of(0xff), -1],
+    [5, Uint8Array.of(0xff, 0xff, 0xff, 0xff), -1],
+  ]
+  const head = Buffer.alloc(24)
+  head.set([...Buffer.from('GGUF'), 2, 0, 0, 0, 1])
+  head.writeBigUInt64LE(BigInt(values.length + 1), 16)
+  const text = (s: string) => Buffer.concat([Buffer.from(BigUint64Array.of(BigInt(s.length)).buffer), Buffer.from(s)])
+  const written = (alignment: number, at = alignment) => {
+    const pairs = values.flatMap(([type, bytes], i) => [text(`key ${i}`), Buffer.from([type, 0, 0, 0]), bytes])
+    const pair = [text('general.alignment'), Buffer.from([0, 0, 0, 0, alignment])]
+    // One value of float32, at the first place of the data.
+    const tensor = [text('t'), Buffer.from([1, 0, 0, 0, 1]), Buffer.alloc(7 + 4 + 8)]
+    const header = Buffer.concat([head, ...pairs, ...pair, ...tensor])
+    writeFileSync(
+      path,
+      Buffer.concat([header, Buffer.alloc(-header.length & (at - 1)), new Uint8Array(Float32Array.of(5).buffer)]),
+    )
+  }
+  for (const alignment of [64, 128]) {
+    written(alignment)
+    const file = await GgufFile.open(path)
+    expect([...file.metadata.values()].slice(0, -1)).toEqual(values.map(([, , value]) => value))
+    expect(await file.readFloat32('t')).toEqual(Float32Array.of(5))
+    expect(await userErrorOf(() => file.readFloat32('absent'))).toBe(`Tensor absent is missing in ${path}.`)
+    file.close()
+  }
+  written(0, 64)
+  expect(await userErrorOf(() => GgufFile.open(path))).toContain('general.alignment is 0')
+  values[0][0] = 13
+  written(64)
+  expect(await userErrorOf(() => GgufFile.open(path))).toContain('its metadata has a value of the unknown type 13')
+})
+
 describe('a broken file', () => {
   const path = join(dir, 'broken.gguf')
   test('cut off anywhere in its header or its data', async () => {
