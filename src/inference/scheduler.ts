@@ -339,7 +339,7 @@ export class Scheduler {
   #leave(sequence: Sequence): void {
     const { prefillKey } = sequence
     if (prefillKey === undefined) {
-      this.note(sequence)
+      this.#note(sequence)
       this.pool.release(sequence.pages)
       sequence.pages = []
       this.#slots.push(sequence.stateSlot!)
@@ -363,15 +363,12 @@ export class Scheduler {
     this.#prefills.delete(key)
   }
 
-  /** Writes into a sequence's pages which tokens they hold, as far as those were read back. */
-  note(sequence: Sequence): void {
+  /** Writes into a sequence's pages which tokens it drew, as far as those were read back; its prompt's are there. */
+  #note(sequence: Sequence): void {
     const { promptIds, ids, pages, computed } = sequence
-    if (sequence.prefillKey !== undefined) return
     const known = Math.min(computed, promptIds.length + ids.length)
-    for (; sequence.synced < known; sequence.synced++) {
-      const at = sequence.synced
-      pages[Math.floor(at / this.pool.size)].tokens.push(at < promptIds.length ? promptIds[at] : ids[at - promptIds.length])
-    }
+    for (let at = sequence.synced; at < known; at++)
+      pages[Math.floor(at / this.pool.size)].tokens.push(ids[at - promptIds.length])
   }
 }
 

@@ -110,6 +110,7 @@ class Simulation {
       this.scheduler.remove(sequence)
       sequence.finish(ending)
     }
+    this.drawn = []
   }
 
   #copy(copies: Uint32Array): void {
@@ -178,6 +179,7 @@ describe(`the scheduler, ${seedWords}`, () => {
     { words: 'pages of one token', options: { pageSize: 1, pages: 40 } },
     { words: 'room for one sequence alone', options: { pages: 5 } },
     { words: 'no prefix caching', options: { prefixCaching: false } },
+    { words: 'room for what is cached', options: { pages: 60 } },
   ])('gives every row the text it should see: $words', ({ options }) => {
     const random = new Random(seed)
     const simulation = new Simulation(random, options)
@@ -187,7 +189,11 @@ describe(`the scheduler, ${seedWords}`, () => {
     for (let round = 0; round < 600; round++) {
       const dice = random.int(10)
       if (dice < 3 && all.length < 250) {
-        const prompt = Array.from({ length: 1 + random.int(most - 6) }, () => 1 + random.int(2))
+        // Some go on from where an earlier text, perhaps a running one's, is at some place.
+        const other = all.length > 0 && random.int(2) > 0 ? all[all.length - 1 - random.int(Math.min(8, all.length))] : undefined
+        const text = other ? [...other.promptIds, ...other.ids] : []
+        const more = Array.from({ length: 1 + random.int(other ? 3 : most - 6) }, () => 1 + random.int(2))
+        const prompt = [...text.slice(0, random.int(text.length + 1)), ...more].slice(0, most - 6)
         const group = random.int(3) === 0 ? 1 + random.int(4) : 1
         for (let i = 0; i < group; i++)
           all.push(
@@ -199,7 +205,8 @@ describe(`the scheduler, ${seedWords}`, () => {
       } else if (dice === 3 && all.length > 0) {
         const sequence = all[random.int(all.length)]
         if (!sequence.ended) simulation.abort(sequence)
-      } else if (dice === 4) simulation.publish()
+      } else if (dice === 4 && random.int(4) === 0) simulation.publish()
+      else if (dice === 5) simulation.land()
       else simulation.step()
       expect(scheduler.pool.held + scheduler.pool.available).toBe(scheduler.pool.capacity)
     }
@@ -210,7 +217,7 @@ describe(`the scheduler, ${seedWords}`, () => {
       if (promptLogprobs && finishReason !== 'abort')
         expect(promptLogprobs.map((known) => known !== null)).toEqual(promptIds.map((_, i) => i > 0))
     expect(scheduler.pool.held, 'after all of them no page is held').toBe(0)
-    if (options.pages === 5 || !('pageSize' in options)) expect(scheduler.counts.preemptions).toBeGreaterThan(0)
+    if (options.pages === 5 || !('pages' in options)) expect(scheduler.counts.preemptions).toBeGreaterThan(0)
     if (!('prefixCaching' in options)) expect(scheduler.counts.shared).toBeGreaterThan(0)
     scheduler.pool.reset()
     expect(scheduler.pool.available).toBe(scheduler.pool.capacity)
@@ -268,6 +275,55 @@ describe(`the scheduler, ${seedWords}`, () => {
     expect(byKeys).toEqual(new Map([[16, 3 * (4 + 3)]]))
     expect(Array.from({ length: rows }, (_, row) => info[4 * row + 2]).filter((keys) => keys > 0)).toHaveLength(7)
   })
+
+  it('finds the answer, too, where a conversation goes on: all but its last token, which was never computed', () => {
+    const simulation = new Simulation(new Random(7), {})
+    const first = simulation.submit([1, 2, 3], 7)
+    while (!first.ended) simulation.step()
+    const next = simulation.submit([...first.promptIds, ...first.ids, 9], 1)
+    while (!next.ended) simulation.step()
+    expect(next.cachedTokens).toBe(3 + 7 - 1)
+  })
+
+  it('leaves its page to a sequence that runs: who begins as its prompt does gets a copy', () => {
+    const simulation = new Simulation(new Random(7), {})
+    const running = simulation.submit([1, 1, 1], 6)
+    // Its first page is full now, and of what it drew nothing is written into the page's text yet.
+    for (let i = 0; i < 2; i++) simulation.step()
+    const other = simulation.submit([1, 1, 1, 9, 9], 1)
+    while (!running.ended || !other.ended) simulation.step()
+    expect(other.cachedTokens).toBe(3)
+  })
+
+  it('lets in who has begun alone, where no others may', () => {
+    const simulation = new Simulation(new Random(7), {})
+    const { scheduler } = simulation
+    const [first, begun] = [simulation.submit([1, 2], 3), simulation.submit([3, 4], 3)]
+    begun.push(5, 0, 0)
+    scheduler.admit(() => 0, true)
+    expect([...scheduler.running]).toEqual([begun])
+    scheduler.admit(() => 0)
+    expect([...scheduler.running]).toEqual([begun, first])
+  })
+
+  it.each([false, true])(
+    'forgets what an older version of one adapter computed, unless it may be used on: %s',
+    (acrossVersions) => {
+      const simulation = new Simulation(new Random(7), { acrossVersions, pages: 40 })
+      const prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+      const cached = (adapter?: string): number => {
+        const sequence = simulation.submit(prompt, 1, { adapter })
+        while (!sequence.ended) simulation.step()
+        return sequence.cachedTokens!
+      }
+      expect([cached(), cached('a'), cached(), cached('a')]).toEqual([0, 0, 8, 8])
+      simulation.scheduler.forget(undefined, 1)
+      // Asked for at the version that both were computed with.
+      expect([cached(), cached('a')]).toEqual([acrossVersions ? 8 : 0, 8])
+      simulation.scheduler.forget(undefined, 0)
+      expect(cached()).toBe(8)
+    },
+  )
 
   it('goes on with what others are only about to compute, in the same step', () => {
     const simulation = new Simulation(new Random(1), { pages: 40, maxPrefillRows: 64 })

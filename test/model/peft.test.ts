@@ -37,6 +37,13 @@ describe('the golden adapters', () => {
     expect(ours.names().every((name) => ours.dtype(name) === 'F32')).toBe(true)
     expect(readFileSync(join(out, 'adapter_model.safetensors'), 'latin1')).toContain('{"__metadata__":{"format":"pt"},')
   })
+  test('its modules are listed by name where its config said which by a word or a regular expression', async () => {
+    const { config, tensors } = await readAdapter(variant('all', { target_modules: 'all-linear' }))
+    await writeAdapter(join(dir, 'listed'), { config, tensors })
+    const written = JSON.parse(readFileSync(join(dir, 'listed/adapter_config.json'), 'utf8')) as { target_modules: string[] }
+    const modules = ['down_proj', 'gate_proj', 'k_proj', 'o_proj', 'q_proj', 'up_proj', 'v_proj']
+    expect(written.target_modules.toSorted()).toEqual(modules)
+  })
   test.each(['llama', 'qwen2', 'qwen3'])('%s belongs to its own model', async (family) => {
     checkAdapter(await readAdapter(join(golden, family, 'adapter')), configOf(family), family)
   })
@@ -132,6 +139,18 @@ describe('what is refused', () => {
     expect(await userErrorOf(() => readAdapter(folder))).toContain(
       'only one of the two LoRA factors of model.layers.0.self_attn.q_proj',
     )
+    const factors = (B: number[]) => ({
+      'base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight': { dtype: 'F32' as const, shape: [8, 64], data },
+      'base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight': { dtype: 'F32' as const, shape: B, data },
+    })
+    for (const shape of [[64, 8, 1], [8, 64]]) {
+      await writeSafetensors(file, factors(shape))
+      expect(await userErrorOf(() => readAdapter(folder))).toContain(
+        `q_proj have the shapes [8, 64] and [${shape.join(', ')}], which do not multiply.`,
+      )
+    } // prettier-ignore
+    await writeSafetensors(file, {})
+    expect(await userErrorOf(() => readAdapter(folder))).toBe(`${file} holds no LoRA tensors.`)
     await writeSafetensors(file, { 'base_model.model.lm_head.weight': { dtype: 'F32', shape: [8, 64], data } })
     expect(await userErrorOf(() => readAdapter(folder))).toContain('Tensor base_model.model.lm_head.weight in')
     rmSync(file)

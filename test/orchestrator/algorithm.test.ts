@@ -56,6 +56,15 @@ test('masked: what was cut off counts in the mean and is not trained on; a group
   expect(advantagesOf(cut(group([0, 1, 0.5]), [1]))).toEqual([-0.5, 0.5, 0])
 })
 
+test('every filter must let a group pass', () => {
+  const always = { name: 'mine', run: () => true, args: {} }
+  for (const filters of [
+    [always, ...algorithm.filters],
+    [...algorithm.filters, always],
+  ])
+    expect(advantagesOf([...group([1, 1]), ...group([0, 2], '1.1')], { ...algorithm, filters })).toEqual([null, null, -1, 1])
+})
+
 test('groups do not mix, and results keep the order of the rollouts', () => {
   const [a, b] = [group([0, 1]), group([4, 8], '1.1')]
   expect(advantagesOf([a[0], b[0], a[1], b[1]])).toEqual([-0.5, -2, 0.5, 2])

@@ -18,7 +18,9 @@ test('a position gives the same task whatever was asked before it', async () => 
   const sources = [await numbersEnv('a', 5), { ...(await numbersEnv('b', 7)), weight: 2 }]
   const all = keys(new TaskOrder(sources, 3), range(60))
   expect(keys(new TaskOrder(sources, 3), [41, 3, 59, 0])).toEqual([all[41], all[3], all[59], all[0]])
-  expect(keys(new TaskOrder(sources, 4), range(60))).not.toEqual(all)
+  // Another seed mixes the environments in another way too.
+  const names = (of: string[]) => of.map((key) => key.split(':')[0])
+  expect(names(keys(new TaskOrder(sources, 4), range(60)))).not.toEqual(names(all))
 })
 
 test('environments are mixed by weight, and each goes through its own rows', async () => {
