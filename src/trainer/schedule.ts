@@ -17,7 +17,7 @@ export function learningRateAt(schedule: Schedule, step: number): number {
   const { type, learningRate, warmupSteps: warmup, maxSteps } = schedule
   const done = step - 1
   if (type === 'constant') return learningRate
-  if (done < warmup) return learningRate * (done / Math.max(1, warmup))
+  if (done < warmup) return learningRate * (done / warmup)
   if (type === 'constant_with_warmup') return learningRate
   const span = Math.max(1, maxSteps - warmup)
   if (type === 'linear') return learningRate * Math.max(0, (maxSteps - done) / span)

@@ -25,3 +25,10 @@ test.each(cases)('$lr_scheduler_type, $warmup_steps of $max_steps warm-up steps:
 test('the cases cover all four', () => {
   expect(new Set(cases.map((c) => c.lr_scheduler_type)).size).toBe(4)
 })
+
+test('a run whose only step behind its warm-up is the last makes that one at the peak', () => {
+  for (const type of ['linear', 'cosine'] as const)
+    expect([1, 2, 3].map((step) => learningRateAt({ type, learningRate: 1, warmupSteps: 2, maxSteps: 3 }, step))).toEqual([
+      0, 0.5, 1,
+    ])
+})
