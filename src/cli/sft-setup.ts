@@ -27,7 +27,7 @@ import { Trainer } from '../trainer/trainer.ts'
 import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
 import { checkModelFolder } from './out-file.ts'
 import { dataChanges, noteFork, RunCheckpoints } from './train-checkpoints.ts'
-import { openFolder, tellDisk } from './train-folder.ts'
+import { keepConfig, openFolder, tellDisk } from './train-folder.ts'
 import { openAdapter } from './train-inputs.ts'
 import { adapterConfig, trainerOptions, whatToTrain } from './trainer-options.ts'
 
@@ -149,7 +149,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     const metrics = new MetricsWriter({ path: folder.metricsPath, onWarning: (message) => out.warn(message) })
     opened.push(metrics)
     out.history = readMetrics(folder.metricsPath)
-    folder.keepConfig()
+    keepConfig(folder, out)
     return {
       config,
       folder,

@@ -8,6 +8,9 @@ import { stringifyConfig } from '../config/toml-write.ts'
 import type { ModelConfig } from '../model/types.ts'
 import type { RunConsole } from '../monitor/terminal/console.ts'
 import { openRunFolder, type RunFolder } from '../monitor/run-folder.ts'
+import { cut } from '../monitor/terminal/text-width.ts'
+import { compareConfigs, readConfig } from '../monitor/view/config.ts'
+import type { FlatValue } from '../monitor/view/types.ts'
 
 /** output_dir and run_name of the run's folder: by the config, or by the folder to resume, which may have been moved since. */
 export function placeOf(
@@ -29,6 +32,15 @@ export function openFolder(config: RunConfig | SftConfig, { resume }: Pick<Loade
   const options = { outputDir: place.output_dir, runName: place.run_name, resume: !!resume }
   return openRunFolder({ ...options, configText: stringifyConfig(named) })
 }
+
+/** Leaves the config of this start in the folder, and says where it differs from that of the start before: nothing refuses a change that was a slip. */
+export function keepConfig(folder: RunFolder, out: Pick<RunConsole, 'print'>): void {
+  const flats = folder.keepConfig().map((text) => readConfig(text).flat)
+  const changes = compareConfigs([], flats).keys.map(({ key, values }) => `${key} ${values.map(shown).join(' -> ')}`)
+  if (changes.length > 0) out.print(`config   changed since the last start: ${changes.join(', ')}`)
+}
+
+const shown = (value: FlatValue) => (value === null ? 'unset' : cut(String(value), 60))
 
 /** Prints what the run will need on disk, and warns where there is not that much. */
 export function tellDisk(

@@ -35,7 +35,7 @@ import { closeAll } from './opening.ts'
 import { toolCallParser } from './tool-calls.ts'
 import { adapterConfig, trainerOptions, whatToTrain } from './trainer-options.ts'
 import { dataChanges, noteFork, RunCheckpoints } from './train-checkpoints.ts'
-import { openFolder, tellDisk } from './train-folder.ts'
+import { keepConfig, openFolder, tellDisk } from './train-folder.ts'
 import { openInputs, type Inputs } from './train-inputs.ts'
 import { openSampler } from './train-sampler.ts'
 
@@ -159,7 +159,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       evaluated: { begin: firstStep === 0 ? evaluated : missedEvals(evaluated, firstStep, config, folder), steps: evaluated },
     }
     const loop = loopOptions(config, firstStep)
-    folder.keepConfig()
+    keepConfig(folder, monitor.console)
     return { config, folder, adapter: gpu.facts.name, parts, lost: () => gpu.lost, loop, close: () => closeAll(opened) }
   } catch (error) {
     await closeAll(opened)

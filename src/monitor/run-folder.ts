@@ -164,12 +164,15 @@ export class RunFolder {
   /**
    * Writes the configuration of this start; that of an earlier start is kept under another name. Called once all input was checked, so that a failed
    * start does not change config.toml.
+   * @returns both texts, the earlier one first
    */
-  keepConfig(): void {
+  keepConfig(): [string, string] {
     const old = readFileSync(this.configPath, 'utf8')
-    if (old === this.#configText) return
-    writeFileAtomic(join(this.path, `config.attempt_${this.attempt - 1}.toml`), old)
-    writeFileAtomic(this.configPath, this.#configText)
+    if (old !== this.#configText) {
+      writeFileAtomic(join(this.path, `config.attempt_${this.attempt - 1}.toml`), old)
+      writeFileAtomic(this.configPath, this.#configText)
+    }
+    return [old, this.#configText]
   }
 
   /** The file with a step's rollouts, one for each line. */

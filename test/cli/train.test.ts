@@ -125,8 +125,11 @@ describe('a run in turns (max_async_level = 0)', () => {
     expect(learned(second.stdout)).toBe(learned(whole4.stdout))
     expect(existsSync(runs.path('outputs/halves/config.attempt_1.toml'))).toBe(true)
     // Whoever takes max_steps for what is added is told.
-    const added = await runs.run(['run_name=halves', 'max_steps=2', ...inTurns, '--resume'])
+    const added = await runs.run(['run_name=halves', 'max_steps=2', 'temperature=0.7', ...inTurns, '--resume'])
     good(added)
+    expect(added.stdout).toContain(
+      'config   changed since the last start: trainer.args.max_steps 4 -> 2, trainer.args.temperature 1 -> 0.7\n',
+    )
     expect(added.stderr + added.stdout).toContain(
       "nothing is left to train: a run's steps go on from 4, and trainer.args.max_steps is 2.",
     )

@@ -211,7 +211,7 @@ test('rewind: later rows, rollouts and checkpoints go; earlier ones stay, byte f
   expect(third.attempt).toBe(3)
   // It may be refused yet.
   expect(readFileSync(join(third.path, 'config.toml'), 'utf8')).toBe('model = "m"\n')
-  third.keepConfig()
+  expect(third.keepConfig()).toEqual(['model = "m"\n', 'model = "other"\n'])
   expect(readFileSync(join(third.path, 'config.toml'), 'utf8')).toBe('model = "other"\n')
   expect(readFileSync(join(third.path, 'config.attempt_2.toml'), 'utf8')).toBe('model = "m"\n')
 })
