@@ -100,13 +100,13 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     const { config, line } = withMicroBatch(loaded, source, adapterWords(gpu))
     const { args } = config.trainer
     folder = openFolder(config, loaded)
-    if (loaded.fork) noteFork(folder, loaded.fork)
     opened.push(folder)
     const logger = createLogger(folder.logPath)
     const progress = new Progress()
     const { max_steps: maxSteps, logging_steps: linesEvery } = args
     const out = new RunConsole({ progress, maxSteps, supervised: true, panel: true, linesEvery, samplesEvery: 0, logger })
     opened.push(logger, out)
+    if (loaded.fork) await noteFork(folder, loaded.fork, out)
     out.gpuBytes = () => gpu.pool.bytesInUse
     out.print(`adapter  ${gpu.facts.name}${gpu.facts.software ? ' (software: no GPU was found, so this is slow)' : ''}`)
     out.print(`run      ${folder.path}`)

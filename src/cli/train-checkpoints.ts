@@ -202,11 +202,12 @@ export class RunCheckpoints {
  * Records where a fork comes from, before anything else: killed before its first checkpoint, it begins from there again.
  * @throws UserError where that checkpoint does not exist
  */
-export function noteFork(folder: RunFolder, fork: Fork): void {
-  writeFileAtomic(join(folder.path, ORIGIN), `${JSON.stringify(originOf(fork), null, 2)}\n`)
+export async function noteFork(folder: RunFolder, fork: Fork, out: { warn: (line: string) => void }): Promise<void> {
+  const origin = await originOf(fork, (line) => out.warn(line))
+  writeFileAtomic(join(folder.path, ORIGIN), `${JSON.stringify(origin, null, 2)}\n`)
 }
 
-function originOf({ dir, step }: Fork): Origin {
+async function originOf({ dir, step }: Fork, warn: (line: string) => void): Promise<Origin> {
   const root = join(dir, 'checkpoints')
   if (!existsSync(root)) throw new UserError(`--fork ${dir}: that is no run folder, it has no checkpoints.`)
   const named = step === 'best' ? bestStep(dir) : step
@@ -216,8 +217,9 @@ function originOf({ dir, step }: Fork): Origin {
     stepFolder(dir, named, '--fork')
     return { from: resolve(dir), step: named }
   }
-  const { newest, broken } = newestCheckpoint(root)
+  const { newest, broken } = await newestIntact(root)
   if (!newest) throw new UserError(`--fork ${dir}: ${broken[0] ?? 'it has no checkpoint'}.`)
+  for (const line of broken) warn(`passed over ${line}`)
   return { from: resolve(dir), step: newest.step }
 }
 

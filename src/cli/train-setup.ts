@@ -72,7 +72,6 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     const { config, line } = withMicroBatch(loaded, { ...model, reference: refModel }, adapterWords(gpu))
     const { args } = config.trainer
     folder = openFolder(config, loaded)
-    if (loaded.fork) noteFork(folder, loaded.fork)
     opened.push(folder)
     const monitor = new Monitor({
       folder,
@@ -83,6 +82,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       samplesCount: args.num_completions_to_print,
     })
     opened.push(monitor)
+    if (loaded.fork) await noteFork(folder, loaded.fork, monitor.console)
     monitor.console.gpuBytes = () => gpu.pool.bytesInUse
     announce(monitor, loaded, gpu, folder, inputs.notices)
     monitor.console.dim(...firstPrompts(environments, inputs))

@@ -1,7 +1,11 @@
-import { resolve } from 'node:path'
-import { expect, test } from 'vitest'
-import { dataChanges } from '../../src/cli/train-checkpoints.ts'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join, resolve } from 'node:path'
+import { expect, onTestFinished, test } from 'vitest'
+import { dataChanges, noteFork } from '../../src/cli/train-checkpoints.ts'
 import { placeOf } from '../../src/cli/train-folder.ts'
+import { openRunFolder } from '../../src/monitor/run-folder.ts'
+import { writeSums } from '../../src/trainer/checkpoint-sums.ts'
 
 test('a run that goes on with other data is told what follows', () => {
   const data = { seed: 1, environments: [{ name: 'a', weight: 1, rows: 9 }] }
@@ -28,4 +32,27 @@ test('a run that was moved is named by where it is; one that was not keeps its w
   expect(placeOf({ kind: 'latest' }, config)).toEqual(config)
   expect(placeOf({ kind: 'dir', dir: 'outputs/first/' }, config)).toEqual(config)
   expect(placeOf({ kind: 'dir', dir: 'moved/copy' }, config)).toEqual({ output_dir: resolve('moved'), run_name: 'copy' })
+})
+
+test('a fork of the newest checkpoint passes over one that is damaged, as --resume does', async () => {
+  const base = mkdtempSync(join(tmpdir(), 'dawn-rl-fork-'))
+  onTestFinished(() => rmSync(base, { recursive: true }))
+  const file = (step: number) => join(base, `old/checkpoints/step_${step}/state.json`)
+  for (const step of [1, 2]) {
+    const dir = join(base, `old/checkpoints/step_${step}`)
+    mkdirSync(dir, { recursive: true })
+    writeFileSync(file(step), '{"step":1}')
+    await writeSums(dir, ['state.json'])
+    writeFileSync(join(dir, 'STABLE'), '{"state.json":10}')
+  }
+  const folder = openRunFolder({ outputDir: base, runName: 'new', configText: '' })
+  onTestFinished(() => folder.close())
+  const warnings: string[] = []
+  const fork = () => noteFork(folder, { dir: join(base, 'old'), step: 'latest' }, { warn: (line) => warnings.push(line) })
+  writeFileSync(file(2), '{"step":9}')
+  await fork()
+  expect(JSON.parse(readFileSync(join(folder.path, 'fork.json'), 'utf8'))).toEqual({ from: join(base, 'old'), step: 1 })
+  expect(warnings).toEqual([expect.stringMatching(/^passed over .*step_2: state\.json /)])
+  writeFileSync(file(1), '{"step":9}')
+  await expect(fork()).rejects.toThrow(/^--fork .*old: .*step_2: state\.json /)
 })
