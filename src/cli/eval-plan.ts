@@ -127,9 +127,9 @@ export async function planEval(words: readonly string[], options: EvalOptions): 
     )
   const environments: EvalEnvironment[] = []
   try {
-    for (const wanted of asked.wanted) environments.push(...(await openWanted(wanted, options, args, notices)))
+    for (const wanted of onceEach(asked.wanted, notices)) environments.push(...(await openWanted(wanted, options, args, notices)))
     return {
-      environments,
+      environments: namedApart(environments, notices),
       source,
       sampling,
       extra,
@@ -225,6 +225,26 @@ function readFile(file: string): Asked {
   const { model, temperature, max_tokens, sampling_args } = read.evals[0]
   const drawn = { ...(temperature !== undefined && { temperature }), ...(max_tokens !== undefined && { max_tokens }) }
   return { wanted, model, sampling: { ...sampling_args, ...drawn }, notices }
+}
+
+/** What was asked for twice in the same words would give the same answers again. */
+function onceEach(wanted: readonly Wanted[], notices: string[]): Wanted[] {
+  const words = wanted.map((one) => JSON.stringify(one))
+  const isFirst = (_: Wanted, i: number) => words.indexOf(words[i]) === i
+  const twice = new Set(wanted.filter((one, i) => !isFirst(one, i)).map(({ name, id }) => name ?? id))
+  for (const name of twice) notices.push(`${name} is there more than once, with the same arguments: it is played once.`)
+  return wanted.filter(isFirst)
+}
+
+/** The table compares what has the same name, which different tasks must not have: the same environment with other arguments gets a number. */
+function namedApart(environments: readonly EvalEnvironment[], notices: string[]): EvalEnvironment[] {
+  return environments.map((one, i) => {
+    const before = environments.slice(0, i).filter(({ name }) => name === one.name).length
+    if (before === 0) return one
+    const name = `${one.name}#${before + 1}`
+    notices.push(`${one.name} is there more than once: with ${JSON.stringify(one.args)} it is ${name}.`)
+    return { ...one, name }
+  })
 }
 
 async function openWanted(

@@ -81,6 +81,21 @@ num_examples = 1
     expect(other.environments.map(({ rows }) => rows.length)).toEqual([2, 2])
   })
 
+  test('an environment that is there twice: played once, or under a name of its own where its arguments differ', async () => {
+    const one = (seed: number) => `[[eval]]\nenv_id = "reverse-text"\nenv_args = { seed = ${seed} }\n`
+    const plan = await planOf(`model = "models/tiny"\nnum_examples = 1\n${one(1)}${one(2)}${one(1)}${one(3)}`)
+    expect(plan.environments.map(({ name, args }) => [name, args.seed])).toEqual([
+      ['reverse-text', 1],
+      ['reverse-text#2', 2],
+      ['reverse-text#3', 3],
+    ])
+    expect(plan.notices).toEqual([
+      'reverse-text is there more than once, with the same arguments: it is played once.',
+      'reverse-text is there more than once: with {"seed":2} it is reverse-text#2.',
+      'reverse-text is there more than once: with {"seed":3} it is reverse-text#3.',
+    ])
+  })
+
   test('what the chat template takes, as verifiers hands it on', async () => {
     const of = (table: string) => `model = "models/tiny"\nsampling_args = ${table}\n[[eval]]\nenv_id = "reverse-text"\n`
     const text = of('{ extra_body = { chat_template_kwargs = { enable_thinking = false } } }')
