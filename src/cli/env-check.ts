@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os'
 import { UserError } from '../common/errors.ts'
 import { neutralSampling } from '../common/sampling.ts'
 import type { GenerationResult, Generator, Message, Rollout } from '../common/types.ts'
+import { templateProblem } from '../config/problems.ts'
 import {
   ChatTemplate,
   loadEnvironment,
@@ -25,17 +26,25 @@ import { toolCallParser } from './tool-calls.ts'
 /** Limit in seconds of an answer, of the environment's part of a turn, and of a reward. */
 const LIMIT = 30
 
+export interface CheckOptions {
+  /** JSON. */
+  args: string
+  /** JSON. */
+  chatTemplateKwargs?: string
+  model: string
+  pythonPath?: string
+}
+
 /** Prints what it finds; throws UserError for an environment that cannot be loaded, and at the end where something is wrong. */
-export async function checkEnvironment(
-  id: string,
-  options: { args: string; model: string; pythonPath?: string },
-  print: (line: string) => void,
-): Promise<void> {
+export async function checkEnvironment(id: string, options: CheckOptions, print: (line: string) => void): Promise<void> {
+  const variables = jsonObject('env check', '--chat-template-kwargs', options.chatTemplateKwargs ?? '{}')
+  const mistake = templateProblem(variables)
+  if (mistake) throw new UserError(mistake)
   const env = await loadEnvironment(id, jsonObject('env check', '--args', options.args), { python: options.pythonPath })
   const model = await openModel(options.model)
   try {
     const tokenizer = await model.tokenizer()
-    const template = new ChatTemplate(tokenizer)
+    const template = new ChatTemplate(tokenizer, variables)
     const wrong: string[] = []
     printRows(env, template, print, wrong)
     print(`\nAs ${options.model} sees it:`)

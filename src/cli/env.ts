@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import type { Command } from 'commander'
 import { packageRoot } from '../common/commands.ts'
 import { printable } from '../monitor/format.ts'
+import type { CheckOptions } from './env-check.ts'
 import { ENV_KINDS } from './env-new.ts'
 
 const TINY = 'models/tiny'
@@ -27,8 +28,9 @@ export function register(program: Command): void {
     .argument('<environment>', 'id of a bundled one, path, npm package, or environment in Python')
     .option('--args <json>', 'arguments of the environment, as JSON', '{}')
     .option('--python-path <file>', 'the Python that has an environment in Python (default: that of scripts/setup-verifiers.sh)')
-    .option('--model <model>', 'folder, hub id or .gguf file whose chat template and tokenizer are used', TINY)
-    .action(async (id: string, options: { args: string; model: string; pythonPath?: string }) => {
+    .option('-m, --model <model>', 'folder, hub id or .gguf file whose chat template and tokenizer are used', TINY)
+    .option('--chat-template-kwargs <json>', 'variables for the chat template, as in [trainer.args] of a config')
+    .action(async (id: string, options: CheckOptions) => {
       const { checkEnvironment } = await import('./env-check.ts')
       // Outside the checkout the default is the model that came with dawn-rl; its name must not be taken for a hub id.
       const model = options.model === TINY && !existsSync(TINY) ? join(packageRoot, TINY) : options.model

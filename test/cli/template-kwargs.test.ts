@@ -4,6 +4,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { beforeAll, expect, test } from 'vitest'
+import { checkEnvironment } from '../../src/cli/env-check.ts'
 import type { RolloutRow } from '../../src/monitor/rollout-writer.ts'
 import { samplesOf } from '../../src/cli/sft-setup.ts'
 import { parseSftConfig } from '../../src/config/load.ts'
@@ -117,4 +118,15 @@ test('sft learns what comes after it', async () => {
   } finally {
     model.close()
   }
+})
+
+test('env check shows the prompt that a run with them has', async () => {
+  const lines: string[] = []
+  const check = async (chatTemplateKwargs: string) =>
+    await checkEnvironment(runs.path('even.ts'), { args: '{}', model: runs.path('tiny'), chatTemplateKwargs }, (line) => {
+      lines.push(line)
+    })
+  await check(JSON.stringify(off))
+  expect(lines).toContain('  | <|user|>say 0<|end|><|assistant|>()')
+  await expect(check('{"enable_thinking": "false"}')).rejects.toThrow('a text, and no text is false')
 })
