@@ -3,15 +3,20 @@ import type { Command } from 'commander'
 import { UserError } from '../common/errors.ts'
 import type { TensorToWrite } from '../model/safetensors.ts'
 import { reporter, withDecoder, withModelAndBatch, type ModelBatchOptions } from './model-batch.ts'
-import { notNegative, number } from './options.ts'
+import { jsonObject, notNegative, number } from './options.ts'
 
 interface GradOptions extends ModelBatchOptions {
   loss: string
+  lossArgs: Record<string, unknown>
   maskRatioLow: number
   maskRatioHigh: number
   beta: number
   entropyCoef: number
   gradientCheckpointing: boolean
+  /** Of a config: the loss has log-probabilities of the reference where beta is 0, too. */
+  useRefModel?: boolean
+  /** Of a config: another model as the reference. */
+  refModel?: string
 }
 
 /** Adds the verb to the program. */
@@ -20,7 +25,9 @@ export function register(program: Command): void {
     .description(
       "Write the gradient of every trainable tensor, and loss and grad_norm: with --adapter the adapter's tensors, each under two names (with and without base_model.model), else every weight.",
     )
+    .argument('[words...]', '@ FILE: a training config, whose loss, arguments and bounds are used; options override them')
     .option('--loss <name>', 'cispo, cispo_mask, or a loss file', 'cispo')
+    .option('--loss-args <json>', 'arguments of a loss file, as JSON', (text) => jsonObject('grad', '--loss-args', text), {})
     .option('--mask-ratio-low <number>', 'lower bound of the importance ratio', notNegative, 0.125)
     .option('--mask-ratio-high <number>', 'upper bound of the importance ratio', notNegative, 8)
     .option(
@@ -36,7 +43,34 @@ export function register(program: Command): void {
 
 const scalar = (value: number): TensorToWrite => ({ dtype: 'F32', shape: [1], data: Float32Array.of(value) })
 
-async function grad(options: GradOptions): Promise<void> {
+/** The options, with what a training config says in the place of those that were not given. */
+async function withConfig(words: string[], options: GradOptions, command: Command): Promise<GradOptions> {
+  const { loadConfig } = await import('../config/load.ts')
+  const loaded = loadConfig(words)
+  if ('help' in loaded) return options
+  const { args } = loaded.config.trainer
+  const ofConfig: Partial<GradOptions> = {
+    loss: args.loss,
+    lossArgs: args.loss_args,
+    maskRatioLow: args.mask_ratio_low,
+    maskRatioHigh: args.mask_ratio_high,
+    beta: args.beta,
+    entropyCoef: args.entropy_coef,
+    temperature: args.temperature,
+    matrixUnits: args.matrix_units,
+    quantization: args.quantization,
+    useRefModel: args.use_ref_model,
+    refModel: args.ref_model,
+  }
+  const left = Object.entries(ofConfig).filter(([key]) => command.getOptionValueSource(key) !== 'cli')
+  return { ...options, ...Object.fromEntries(left) }
+}
+
+async function grad(words: string[], asked: GradOptions, command: Command): Promise<void> {
+  const options = words.length > 0 ? await withConfig(words, asked, command) : asked
+  const needs = [options.beta > 0 && '--beta', options.useRefModel && 'use_ref_model', options.refModel && 'ref_model'].find(
+    Boolean,
+  )
   const { accumulateGradients } = await import('../trainer/gradients.ts')
   const { checkLossGradient, checkLossShape } = await import('../trainer/losses/check.ts')
   const { loadLoss } = await import('../trainer/losses/index.ts')
@@ -46,18 +80,21 @@ async function grad(options: GradOptions): Promise<void> {
   const bounds = { mask_ratio_low: options.maskRatioLow, mask_ratio_high: options.maskRatioHigh }
   const { hookResolve } = await import('../environments/load.ts')
   hookResolve()
-  const loss = await loadLoss(options.loss, bounds)
+  const loss = await loadLoss(options.loss, bounds, options.lossArgs)
   if (!loss.kernel) checkLossShape(loss, true)
   let checked = !loss.checked
   await withDecoder(options, true, async ({ decoder, samples }) => {
     const start = performance.now()
     const given = samples.filter((sample) => sample.refLogprobs).length
-    if (options.beta > 0 && given < samples.length && (given > 0 || options.adapter === undefined)) {
+    const hasOwn = options.adapter !== undefined && options.refModel === undefined
+    if (needs && given < samples.length && (given > 0 || !hasOwn)) {
       throw new UserError(
-        `--beta needs a reference: ${given} of the ${samples.length} sequences of ${options.batch} have ref_logprobs. Write them for all` +
-          (options.adapter === undefined
-            ? ', or train an adapter (--adapter): the reference is then the model without it.'
-            : ', or for none.'),
+        `${needs} needs a reference: ${given} of the ${samples.length} sequences of ${options.batch} have ref_logprobs. Write them for all` +
+          (options.refModel !== undefined
+            ? `; grad opens no second model, and the config's is ${options.refModel}.`
+            : options.adapter === undefined
+              ? ', or train an adapter (--adapter): the reference is then the model without it.'
+              : ', or for none.'),
       )
     }
     const store = decoder.store!
@@ -68,7 +105,7 @@ async function grad(options: GradOptions): Promise<void> {
       loss,
       beta: options.beta,
       entropyCoef: options.entropyCoef,
-      reference: options.beta > 0 && given === 0 ? withoutAdapter(decoder) : undefined,
+      reference: needs && given === 0 ? withoutAdapter(decoder) : undefined,
       temperature: options.temperature,
       checkpointing: options.gradientCheckpointing,
       microBatchTokens: options.microBatchTokens,

@@ -98,6 +98,24 @@ test("the ratio bounds, checkpointing or not, and a loss of the user's own", asy
   expect(custom.loss).toBeCloseTo(plain.loss, 5)
 })
 
+test('a loss of a file has its arguments, from an option or from a training config, whose other keys hold too', async () => {
+  const own = join(folder, 'scaled.ts')
+  writeFileSync(own, cispoOf('frozenLogprobs').replace('function own(x: Inputs)', 'function own(x: Inputs, args: { scale: number })').replace('(-weight', '(-args.scale * weight')) // prettier-ignore
+  const config = join(folder, 'grad.toml')
+  const args = `loss = ${JSON.stringify(own)}\nloss_args = { scale = 2 }\ntemperature = 0.5\nentropy_coef = 0.01\n`
+  writeFileSync(config, `model = "none"\n[env]\nid = "reverse-text"\n[trainer.args]\n${args}`)
+  const read = async (words: string[]) => {
+    const file = await gradients(`${fixtures}odd/llama-odd`, words)
+    return [...(await floats(file, 'loss')), ...(await floats(file, 'model.embed_tokens.weight'))]
+  }
+  const by = async (scale: number, more: string[] = []) =>
+    await read(['--loss', own, '--loss-args', JSON.stringify({ scale }), '--temperature', '0.5', ...more])
+  const [once, twice] = [await by(1), await by(2)]
+  expect(relativeError(twice.map((value) => value / 2), once)).toBeLessThan(1e-5) // prettier-ignore
+  expect(await read(['@', config])).toEqual(await by(2, ['--entropy-coef', '0.01']))
+  expect(await read(['@', config, '--loss-args', '{"scale": 1}', '--entropy-coef', '0'])).toEqual(once)
+})
+
 test('a batch without a single loss token has gradients of 0', async () => {
   const batch = join(folder, 'nothing.json')
   for (const longer of [[{ input_ids: [3, 4], loss_mask: [1, 0] }], []]) {
@@ -134,6 +152,12 @@ describe('says in a sentence what is wrong, and exits with 2', () => {
       'a loss whose gradient is another',
       () => ['--loss', file('other.ts', cispoOf('logprobs'))],
       /other\.ts says that dLoss\/dlogprob of token/,
+    ],
+    ['arguments that are no JSON', () => ['--loss-args', 'scale=2'], /grad: --loss-args is no JSON/],
+    [
+      'another reference model of a config',
+      () => ['@', file('ref.toml', 'model = "m"\n[env]\nid = "reverse-text"\n[trainer.args]\nref_model = "teacher"\nbeta = 0.1\n')],
+      /ref_logprobs\. Write them for all; grad opens no second model, and the config's is teacher\./,
     ],
     ['a negative bound', () => ['--mask-ratio-low', '-1'], /--mask-ratio-low.*It must be a number, 0 or above/],
     ['an adapter for another model', () => ['--adapter', `${fixtures}golden/llama/adapter`], /for another model/],
