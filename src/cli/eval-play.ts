@@ -109,25 +109,36 @@ function wholeExamples(path: string, { rows, k }: EvalEnvironment): RolloutRow[]
 
 const linesOf = (rows: readonly RolloutRow[]): string => rows.map((row) => `${JSON.stringify(row)}\n`).join('')
 
+/** Room for the answers of all environments of an evaluation. */
+interface EvalSlots {
+  /** Under way. */
+  places: Slots
+  /** Sampled. */
+  samplers: Slots
+}
+
+/** @param together how many answers are sampled at once. The answers of one example may wait for one another, so all of them always have places. */
+export const slotsOf = ({ environments }: EvalPlan, maxConcurrent: number, together: number): EvalSlots => ({
+  places: new Slots(Math.max(maxConcurrent, ...environments.map(({ k }) => k))),
+  samplers: new Slots(together),
+})
+
 /**
  * Plays the missing examples.
- * @param together how many answers are sampled at once
- * @param told called after each example with the number of answers so far
+ * @param told called after each example with the answers so far
  * @returns all rows, by example and index; where `signal` ended the evaluation, only those of complete examples
  */
 export async function playEval(
   work: EvalWork,
   folder: EvalFolder,
   client: ChatClient,
-  together: number,
+  { places, samplers }: EvalSlots,
   told: (rows: readonly RolloutRow[]) => void,
   signal: AbortSignal,
 ): Promise<RolloutRow[]> {
   const { environment, plan, options } = work
   const rows = [...folder.done]
   const done = new Set(rows.map((row) => row.example_id))
-  const places = new Slots(Math.max(environment.k, options.maxConcurrent))
-  const samplers = new Slots(together)
   const meter = new Meter()
   const play = async (row: Row): Promise<void> => {
     const group = `eval ${environment.name}.${row.exampleId}`

@@ -4,36 +4,52 @@ import { formatDuration } from '../monitor/format.ts'
 import type { RolloutRow } from '../monitor/rollout-writer.ts'
 import { cut } from '../monitor/terminal/text-width.ts'
 
+/** Environments that a line has room for, with the reward of each. */
+const NAMED = 3
+
+interface Part {
+  work: { environment: { name: string; rows: readonly unknown[]; k: number } }
+  folder: { done: readonly RolloutRow[] }
+}
+
 export class EvalProgress {
   readonly #what: string
   readonly #total: number
   readonly #before: number
+  /** Those of each environment that are there. */
+  readonly #rows: (readonly RolloutRow[])[]
   readonly #begin = performance.now()
   #said = 0
 
-  /** @param before answers of an earlier, interrupted evaluation */
-  constructor(what: string, total: number, before: number) {
-    this.#what = what
-    this.#total = total
-    this.#before = before
-    if (before > 0) console.error(`${what}: ${before} of ${total} answers are there already`)
+  /** @param parts environments that are played side by side, with the answers that an earlier start left */
+  constructor(target: string, parts: readonly Part[]) {
+    const names = parts.map(({ work }) => work.environment.name)
+    this.#what = `${target} on ${names.length > NAMED ? `${names.length} environments` : names.join(', ')}`
+    this.#total = parts.reduce((sum, { work: { environment } }) => sum + environment.rows.length * environment.k, 0)
+    this.#rows = parts.map(({ folder }) => folder.done)
+    this.#before = this.#rows.flat().length
+    const [before, total] = [this.#before, this.#total]
+    if (before > 0) console.error(`${this.#what}: ${before} of ${total} answers are there already`)
     // Drawn at once: the first answers of a large model take minutes.
     if (process.stderr.isTTY) this.#draw(`: ${before}/${total} answers`)
   }
 
-  tell(rows: readonly RolloutRow[]): void {
-    const now = performance.now()
+  /** @param now all rows of the environment of an index */
+  tell(index: number, now: readonly RolloutRow[]): void {
+    this.#rows[index] = now
+    const rows = this.#rows.flat()
     const tty = process.stderr.isTTY
     const tenth = Math.floor((rows.length / this.#total) * 10)
     if (!tty && tenth <= this.#said) return
     this.#said = tenth
-    const seconds = (now - this.#begin) / 1000
+    const seconds = (performance.now() - this.#begin) / 1000
     const left = (seconds / (rows.length - this.#before)) * (this.#total - rows.length)
     const scored = rows.flatMap((row) => row.reward ?? [])
     const failed = rows.length - scored.length
-    const reward = mean(scored)?.toFixed(3) ?? '-'
+    // Those of different tasks have no mean.
+    const rewards = this.#rows.map((part) => mean(part.flatMap((row) => row.reward ?? []))?.toFixed(3) ?? '-')
     const eta = rows.length < this.#total ? ` | eta ${formatDuration(left)}` : ` | ${formatDuration(seconds)}`
-    const how = `: ${rows.length}/${this.#total} answers | reward ${reward}${failed > 0 ? ` | ${failed} failed` : ''}${eta}`
+    const how = `: ${rows.length}/${this.#total} answers${rewards.length > NAMED ? '' : ` | reward ${rewards.join(', ')}`}${failed > 0 ? ` | ${failed} failed` : ''}${eta}`
     if (!tty) return console.error(this.#what + how)
     this.#draw(how)
   }

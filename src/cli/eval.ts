@@ -50,7 +50,7 @@ async function evaluate(words: string[], options: EvalOptions): Promise<void> {
   const { planEval } = await import('./eval-plan.ts')
   const { closeEnvironments } = await import('./environments.ts')
   const { openTargets } = await import('./eval-targets.ts')
-  const { openEvalFolder, playEval, finishEval } = await import('./eval-play.ts')
+  const { openEvalFolder, playEval, finishEval, slotsOf } = await import('./eval-play.ts')
   const { adviceOf, evalTable, scoreOf, spreadLine } = await import('./eval-score.ts')
   const { EvalProgress } = await import('./eval-progress.ts')
   const plan = await planEval(words, options)
@@ -69,25 +69,27 @@ async function evaluate(words: string[], options: EvalOptions): Promise<void> {
       const warn = (line: string) => console.error(`warning: ${line}`)
       for (const { env } of opened) await env.open!({ logs: options.outputDir, warn })
       for (const target of targets) {
+        if (stop.signal.aborted) break
         const client = await target.open()
-        for (const environment of plan.environments) {
-          if (stop.signal.aborted) break
-          const work = { target, environment, plan, options }
-          const folder = openEvalFolder(work)
-          folders.push(folder.path)
-          const total = environment.rows.length * environment.k
-          const progress = new EvalProgress(`${target.label} on ${environment.name}`, total, folder.done.length)
-          const begin = performance.now()
-          const rows = await playEval(work, folder, client, together, (now) => progress.tell(now), stop.signal)
-          progress.end()
-          if (stop.signal.aborted) break
-          const score = scoreOf(rows, {
-            env: environment.name,
-            target: target.label,
-            k: environment.k,
-            solvedAt: options.solvedAt,
-          })
-          finishEval(work, folder, rows, score, (performance.now() - begin) / 1000)
+        // Side by side, so that several small ones fill the engine together.
+        const works = plan.environments.map((environment) => ({ target, environment, plan, options }))
+        const parts = works.map((work) => ({ work, folder: openEvalFolder(work) }))
+        folders.push(...parts.map(({ folder }) => folder.path))
+        const progress = new EvalProgress(target.label, parts)
+        const room = slotsOf(plan, options.maxConcurrent, together)
+        const begin = performance.now()
+        const played = parts.map(async ({ work, folder }, i) => {
+          const rows = await playEval(work, folder, client, room, (now) => progress.tell(i, now), stop.signal)
+          return { work, folder, rows, seconds: (performance.now() - begin) / 1000 }
+        })
+        const all = await Promise.all(played)
+        progress.end()
+        for (const { work, folder, rows, seconds } of all) {
+          const { name: env, k, rows: examples } = work.environment
+          // Of one that was stopped.
+          if (rows.length < examples.length * k) continue
+          const score = scoreOf(rows, { env, target: target.label, k, solvedAt: options.solvedAt })
+          finishEval(work, folder, rows, score, seconds)
           scores.push(score)
         }
       }

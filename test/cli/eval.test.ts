@@ -76,6 +76,22 @@ test('the checkpoints of a run beside the model that it began with', { timeout: 
 })
 
 test(
+  'several environments are played side by side, each into its folder, with the answers that it gets alone',
+  { timeout: 100_000 },
+  async () => {
+    runs.write('two.toml', 'model = "tiny"\n' + ['a', 'b'].map((name) => `[[eval]]\nenv_id = "./even.ts"\nname = "${name}"\nenv_args = { of = "${name}" }\n`).join('')) // prettier-ignore
+    const both = await evaluate(['@', 'two.toml', ...small])
+    expect(both, both.stderr).toMatchObject({ code: 0 })
+    expect(both.stderr).toMatch(/^tiny on a, b: 12\/12 answers \| reward [\d.]+, [\d.]+ \| /m)
+    const alone = await evaluate(['./even.ts', '-m', 'tiny', ...small])
+    const texts = (folder: string) => rowsIn(folder).map((row) => row.completion.at(-1)!.content)
+    const [first, second] = foldersOf(both)
+    expect([first, second]).toEqual([expect.stringContaining('/a--tiny/'), expect.stringContaining('/b--tiny/')])
+    expect([texts(first), texts(second)]).toEqual(Array(2).fill(texts(foldersOf(alone)[0])))
+  },
+)
+
+test(
   'prompts of megabytes are refused by what they begin with: to count their tokens took minutes',
   { timeout: 60_000 },
   async () => {
