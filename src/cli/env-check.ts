@@ -91,7 +91,7 @@ function printRows(env: Environment, template: ChatTemplate, print: (line: strin
     )
   const lengths = dataset
     .slice(0, 200)
-    .map((row) => template.prompt(row.prompt, tools).ids.length)
+    .map((row) => template.with(row.variables).prompt(row.prompt, tools).ids.length)
     .toSorted((a, b) => a - b)
   const [middle, most] = [lengths[Math.floor(lengths.length / 2)], lengths.at(-1)]
   print(`prompts   ${middle} tokens in the middle, ${most} at most, of the first ${lengths.length}`)
@@ -112,7 +112,7 @@ async function printAnswers(
   wrong: string[],
 ): Promise<void> {
   const [row] = env.dataset
-  const own = answersOf(env, row, template, tokenizer)
+  const own = answersOf(env, row, template.with(row.variables), tokenizer)
   const isPython = env instanceof PythonEnv
   const canned: Canned[] = [
     ...(own.length === 0 ? [] : [{ name: isPython ? "its row's answer" : 'its own answer', text: own }]),

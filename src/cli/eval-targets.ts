@@ -133,12 +133,13 @@ function withAdapter(engine: Engine, adapter: string | null): Generator {
 /** Tokens of a sequence: as given, else the longest prompt with its answer. */
 function lengthOf(plan: EvalPlan, template: ChatTemplate, most: number): number {
   if (plan.maxSeqLen !== undefined) return Math.min(plan.maxSeqLen, most)
-  const prompts = plan.environments.flatMap(({ env, rows }) => rows.map(({ prompt }) => ({ prompt, tools: env.tools })))
+  const prompts = plan.environments.flatMap(({ env, rows }) => rows.map((row) => ({ ...row, tools: env.tools })))
   const progress = reporter("counting the prompts' tokens")
   let longest = 0
   // Stops at the first prompt that is too long; that one is not counted to its end.
   for (let i = 0; i < prompts.length && longest < most; i++) {
-    longest = Math.max(longest, template.prompt(prompts[i].prompt, prompts[i].tools, most).ids.length)
+    const { prompt, tools, variables } = prompts[i]
+    longest = Math.max(longest, template.with(variables).prompt(prompt, tools, most).ids.length)
     progress((i + 1) / prompts.length)
   }
   const turns = plan.environments.some(({ env }) => (env.maxTurns ?? 1) !== 1)

@@ -17,8 +17,8 @@ export function firstPrompt(
   { tokenizer, template }: { tokenizer: Tokenizer; template: ChatTemplate },
   { lines: most = 12, width = 160 }: { lines?: number; width?: number } = {},
 ): string[] {
-  const [{ prompt, answer, info }] = env.dataset
-  const { ids, text } = template.prompt(prompt, env.tools)
+  const [{ prompt, answer, info, variables }] = env.dataset
+  const { ids, text } = template.with(variables).prompt(prompt, env.tools)
   const special = ids.filter((id) => tokenizer.isSpecial(id)).length
   const row = [
     ...(answer === '' ? [] : [`; answer ${cut(JSON.stringify(answer), ROW)}`]),

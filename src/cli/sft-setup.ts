@@ -260,7 +260,8 @@ function asInRollouts(tokenizer: Tokenizer, variables: Record<string, unknown>):
   return {
     eosTokenIds: tokenizer.eosTokenIds,
     encode: (text, options) => tokenizer.encode(text, options),
-    renderChat: (messages, { tools, addGenerationPrompt = true } = {}) => template.render(messages, tools, addGenerationPrompt),
+    renderChat: (messages, { tools, variables, addGenerationPrompt = true } = {}) =>
+      template.with(variables).render(messages, tools, addGenerationPrompt),
   }
 }
 

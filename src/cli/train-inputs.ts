@@ -160,7 +160,7 @@ const COUNTED = 2048
 function checkPrompts({ name, env }: RunEnvironment, template: ChatTemplate, args: RunConfig['trainer']['args']): string[] {
   const limit = args.max_prompt_len
   const prompts = [...env.dataset.slice(0, 200), ...env.evalDataset.slice(0, 50)].map((row: Row) => {
-    const { ids, cut } = template.prompt(row.prompt, env.tools, Math.max(limit, COUNTED))
+    const { ids, cut } = template.with(row.variables).prompt(row.prompt, env.tools, Math.max(limit, COUNTED))
     return { length: ids.length, cut }
   })
   const tooLong = prompts.filter(({ length }) => length > limit).length

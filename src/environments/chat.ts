@@ -97,7 +97,7 @@ export class PolicyClient implements ChatClient {
   }
 
   #promptOf(messages: Message[], { previous, tools, variables }: ChatTurn): EncodedPrompt & { rewritten?: boolean } {
-    const encode = variables && this.#encode instanceof ChatTemplate ? this.#encode.with(variables) : this.#encode
+    const encode = this.#encode instanceof ChatTemplate ? this.#encode.with(variables) : this.#encode
     // A prompt with more tokens is refused in any turn.
     const { maxSeqTokens: most = Infinity } = this.#options
     const whole = (): EncodedPrompt => {

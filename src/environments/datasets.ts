@@ -1,11 +1,12 @@
 /**
  * Tasks out of rows. Columns: `prompt` (text or messages) or `question` (text), `answer`, `info` (an object, or one as JSON text),
- * `example_id`. Other columns go into `info`, where reward functions find them.
+ * `example_id`, `chat_template_kwargs` (an object). Other columns go into `info`, where reward functions find them.
  */
 import { stat } from 'node:fs/promises'
 import { inspect } from 'node:util'
 import { messageOf, UserError } from '../common/errors.ts'
 import { hashSeed, Random } from '../common/random.ts'
+import { variablesOf } from '../common/template-variables.ts'
 import { toolCallsOf } from '../common/tool-calls.ts'
 import type { Message, ToolCall } from '../common/types.ts'
 import { isHubId, type SplitOptions, splitOfFolder, splitOfHub } from './datasets-hub.ts'
@@ -19,6 +20,7 @@ export interface RowInput {
   answer?: string | number | boolean | null
   info?: Record<string, unknown> | string | null
   example_id?: number
+  chat_template_kwargs?: Record<string, unknown> | null
   [column: string]: unknown
 }
 
@@ -131,7 +133,7 @@ function renamed(columns: Record<string, unknown>, where: string, names: StoredD
   return result
 }
 
-const known = new Set(['prompt', 'question', 'answer', 'info', 'example_id'])
+const known = new Set(['prompt', 'question', 'answer', 'info', 'example_id', 'chat_template_kwargs'])
 
 function toRow(columns: Record<string, unknown>, where: string, index: number, systemPrompt?: string): Row {
   const extra = Object.fromEntries(Object.entries(columns).filter(([key]) => !known.has(key)))
@@ -145,7 +147,8 @@ function toRow(columns: Record<string, unknown>, where: string, index: number, s
   if (systemPrompt !== undefined && !prompt.some((message) => message.role === 'system')) {
     prompt = [{ role: 'system', content: systemPrompt }, ...prompt]
   }
-  return { exampleId, prompt, answer: toAnswer(columns.answer, where), info: { ...extra, ...toInfo(columns.info, where) } }
+  const info = { ...extra, ...toInfo(columns.info, where) }
+  return { exampleId, prompt, answer: toAnswer(columns.answer, where), info, ...variablesOf(columns.chat_template_kwargs, where) }
 }
 
 function toMessages(columns: Record<string, unknown>, where: string): Message[] {

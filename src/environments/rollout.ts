@@ -54,7 +54,7 @@ export async function runRollout(env: Environment, given: Row, options: RolloutO
   flight?.phase('generation')
   const clock = new StepClock(options.generationTimeoutSeconds ?? Infinity, signal, options.rolloutTimeoutSeconds)
   const mark = markerOf(group, index)
-  const client = new GatedClient(options.client, clock, options.gate, mark)
+  const client = new GatedClient(withVariables(options.client, row.variables), clock, options.gate, mark)
   try {
     clock.step('the environment')
     const ctx: RolloutContext = {
@@ -126,6 +126,15 @@ function markerOf(group: string, index?: number): Mark {
   return (track, name, start, detail) =>
     timeline?.add({ track, name, start, end: performance.now(), step, detail: { ...who, ...detail }, fine: true })
 }
+
+/** Adds a row's own template variables to each of its requests; those of a request override them. */
+const withVariables = (client: ChatClient, variables: Row['variables']): ChatClient =>
+  variables
+    ? {
+        complete: (messages, sampling, signal, turn) =>
+          client.complete(messages, sampling, signal, { ...turn, variables: { ...variables, ...turn?.variables } }),
+      }
+    : client
 
 /** The policy as a rollout sees it: each answer waits at the gate, and is one step of the clock. */
 class GatedClient implements ChatClient {
@@ -304,6 +313,8 @@ export interface SftRow {
   completion: Message[]
   /** The tools that the prompt describes; left out where there are none. */
   tools?: readonly ToolDefinition[]
+  /** The row's own variables for the chat template. */
+  variables?: Row['variables']
 }
 
 /** Supervised examples from an environment's own answers or conversations. Rows without one are left out. */
@@ -315,6 +326,13 @@ export function sftRows(env: Environment, split: 'train' | 'eval' = 'train'): Sf
     const given = env.sftCompletion ? env.sftCompletion(row) : row.answer
     const completion = typeof given === 'string' ? [{ role: 'assistant' as const, content: given }] : given
     if (given.length === 0) return []
-    return [{ prompt: row.prompt, completion, ...(env.tools?.length && { tools: env.tools }) }]
+    return [
+      {
+        prompt: row.prompt,
+        completion,
+        ...(env.tools?.length && { tools: env.tools }),
+        ...(row.variables && { variables: row.variables }),
+      },
+    ]
   })
 }

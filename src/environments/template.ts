@@ -50,7 +50,8 @@ export class ChatTemplate {
   }
 
   /** A template with further variables. */
-  with(variables: Variables): ChatTemplate {
+  with(variables?: Variables): ChatTemplate {
+    if (!variables) return this
     return new ChatTemplate(this.#tokenizer, { ...this.#variables, ...variables })
   }
 

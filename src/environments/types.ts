@@ -15,6 +15,8 @@ export interface Row {
   /** '' where the task has none. */
   answer: string
   info: Record<string, unknown>
+  /** Of its own for the chat template, over those of the run. */
+  variables?: Record<string, unknown>
 }
 
 /** What the environment gets to play a rollout. */

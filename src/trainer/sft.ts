@@ -2,6 +2,7 @@
 import { UserError } from '../common/errors.ts'
 import { saveAfter } from '../common/faults.ts'
 import { EpochOrder } from '../common/random.ts'
+import { variablesOf } from '../common/template-variables.ts'
 import { toolCallsOf } from '../common/tool-calls.ts'
 import type { Message, Metrics, ToolCall, ToolDefinition, TrainingBatch, TrainingSample } from '../common/types.ts'
 import { batchOf, untrained } from '../model/packed.ts'
@@ -17,6 +18,8 @@ interface SftChat {
   completion: Message[]
   /** The tools that the prompt tells of. */
   tools?: readonly ToolDefinition[]
+  /** Its own for the chat template. */
+  variables?: Record<string, unknown>
 }
 
 /** What of a tokenizer makes tokens of an example. `renderChat` also has to know how tools are told of. */
@@ -27,14 +30,14 @@ const ROLES = ['system', 'user', 'assistant', 'tool']
 /**
  * An example out of the columns of a data file: `messages`, of which all answers of the assistant are learned; or `prompt` and
  * `completion`, both messages or both text. Text is one user message and one answer where there is a chat template. `tools`, beside
- * messages, is a list of definitions in OpenAI's form.
+ * messages, is a list of definitions in OpenAI's form; `chat_template_kwargs` what the row hands to the chat template.
  * @throws UserError naming the place and the columns
  */
 export function exampleOf(columns: Record<string, unknown>, where: string, hasChatTemplate: boolean): SftExample {
   const { messages, prompt, completion } = columns
-  const tools = toolsOf(columns.tools, where)
+  const more = { ...toolsOf(columns.tools, where), ...variablesOf(columns.chat_template_kwargs, where) }
   if (messages !== undefined && messages !== null) {
-    return { prompt: [], completion: messagesOf(messages, 'messages', where), ...tools }
+    return { prompt: [], completion: messagesOf(messages, 'messages', where), ...more }
   }
   if (prompt === undefined || completion === undefined || prompt === null || completion === null) {
     const found = Object.keys(columns).join(', ') || 'none'
@@ -43,7 +46,7 @@ export function exampleOf(columns: Record<string, unknown>, where: string, hasCh
   if (typeof prompt === 'string' && typeof completion === 'string' && !hasChatTemplate) return { text: { prompt, completion } }
   const asMessages = (value: unknown, name: string, role: 'user' | 'assistant'): Message[] =>
     typeof value === 'string' ? [{ role, content: value }] : messagesOf(value, name, where)
-  return { prompt: asMessages(prompt, 'prompt', 'user'), completion: asMessages(completion, 'completion', 'assistant'), ...tools }
+  return { prompt: asMessages(prompt, 'prompt', 'user'), completion: asMessages(completion, 'completion', 'assistant'), ...more }
 }
 
 function toolsOf(value: unknown, where: string): { tools?: ToolDefinition[] } {
@@ -145,7 +148,7 @@ function encodeAfter(tokenizer: SftTokenizer, before: string, text: string): num
 }
 
 function encodeChat(
-  { prompt, completion, tools }: SftChat,
+  { prompt, completion, tools, variables }: SftChat,
   tokenizer: SftTokenizer,
   where: string,
   context: (text: string) => void,
@@ -155,10 +158,10 @@ function encodeChat(
   let done = ''
   for (let i = prompt.length; i < messages.length; i++) {
     if (messages[i].role !== 'assistant' || weightOf(messages[i]) === 0) continue
-    const before = tokenizer.renderChat(messages.slice(0, i), { addGenerationPrompt: true, tools })
-    const after = tokenizer.renderChat(messages.slice(0, i + 1), { addGenerationPrompt: false, tools })
+    const before = tokenizer.renderChat(messages.slice(0, i), { addGenerationPrompt: true, tools, variables })
+    const after = tokenizer.renderChat(messages.slice(0, i + 1), { addGenerationPrompt: false, tools, variables })
     if (before.startsWith(done) && !after.startsWith(before)) {
-      const bare = tokenizer.renderChat(messages.slice(0, i), { addGenerationPrompt: false, tools })
+      const bare = tokenizer.renderChat(messages.slice(0, i), { addGenerationPrompt: false, tools, variables })
       if (after.startsWith(bare))
         throw new UserError(
           `${where}: the chat template opens an answer with ${JSON.stringify(before.slice(bare.length))} and writes message ${i} otherwise, so what it is to follow is never seen. Put a chat_template.jinja beside the model that writes both alike.`,

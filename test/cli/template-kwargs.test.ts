@@ -8,6 +8,7 @@ import { checkEnvironment } from '../../src/cli/env-check.ts'
 import type { RolloutRow } from '../../src/monitor/rollout-writer.ts'
 import { samplesOf } from '../../src/cli/sft-setup.ts'
 import { parseSftConfig } from '../../src/config/load.ts'
+import { loadRows } from '../../src/environments/datasets.ts'
 import { openModel } from '../../src/model/open.ts'
 import { TinyRuns } from './tiny-run.ts'
 
@@ -115,9 +116,28 @@ test('sft learns what comes after it', async () => {
     }
     expect(await learned('')).toBe('()x<|end|>')
     expect(await learned('chat_template_kwargs = { enable_thinking = false }')).toBe('x<|end|>')
+    // A row's own stand over the config's.
+    runs.write('rows.jsonl', '{"prompt": "say 0", "completion": "x", "chat_template_kwargs": {"enable_thinking": false}}\n')
+    expect(await learned('chat_template_kwargs = { enable_thinking = true }')).toBe('x<|end|>')
   } finally {
     model.close()
   }
+})
+
+test("a row's own, as TRL's column has them, stand over those of the run", { timeout: 100_000 }, async () => {
+  const row = { prompt: 'say 0', answer: '', chat_template_kwargs: { enable_thinking: false, other: null } }
+  const args = JSON.stringify({ dataset: [row] })
+  const on = '{"chat_template_kwargs": {"enable_thinking": true}}'
+  expect((await evaluated(['./even.ts', '-m', 'tiny', '-a', args, '-S', on])).prompt).toBe(PROMPT + THOUGHT)
+  expect((await evaluated(['./even.ts', '-m', 'tiny', '-S', on])).prompt).toBe(PROMPT)
+  const lines: string[] = []
+  await checkEnvironment(runs.path('even.ts'), { args, model: runs.path('tiny') }, (line) => {
+    lines.push(line)
+  }).catch(() => {})
+  expect(lines).toContain('  | <|user|>say 0<|end|><|assistant|>()')
+  await expect(loadRows([{ ...row, chat_template_kwargs: 'off' as never }])).rejects.toThrow(
+    'dataset row 0: its chat_template_kwargs must be an object, as {"enable_thinking": false}, found "off".',
+  )
 })
 
 test('env check shows the prompt that a run with them has', async () => {
