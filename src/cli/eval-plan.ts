@@ -16,6 +16,8 @@ import { loadEnvironment, type Environment, type LoadOptions, type Row } from '.
 import type { Quantization } from '../model/types.ts'
 import { shellWord } from '../monitor/format.ts'
 import { membersOf } from '../orchestrator/tasks.ts'
+import { brokenBecause } from '../trainer/checkpoint.ts'
+import { changedBecause } from '../trainer/checkpoint-sums.ts'
 import { closeEnvironments, loadOptionsOf } from './environments.ts'
 import { endpointNamed, type Endpoint } from './eval-endpoints.ts'
 import { jsonObject } from './options.ts'
@@ -77,6 +79,8 @@ export type EvalSource =
       base: boolean
     }
 
+type RunSource = Extract<EvalSource, { kind: 'run' }>
+
 export interface EvalPlan {
   environments: EvalEnvironment[]
   source: EvalSource
@@ -116,9 +120,10 @@ export async function planEval(words: readonly string[], options: EvalOptions): 
   const asked = readAsked(words, options)
   const { config } = asked
   const args = config?.trainer.args
-  const source = sourceOf(options, asked)
-  const { sampling, extra } = samplingOf(options, asked, source)
+  const asIs = sourceOf(options, asked)
   const notices = [...(asked.notices ?? [])]
+  const source = asIs.kind === 'run' ? await withoutDamaged(asIs, options, notices) : asIs
+  const { sampling, extra } = samplingOf(options, asked, source)
   if (asked.wanted.length === 0)
     throw new UserError(
       options.run === undefined
@@ -291,7 +296,7 @@ function sourceOf(options: EvalOptions, { config, model: named }: Asked): EvalSo
   return { kind: 'model', model, adapter: adapter ?? ofConfig?.model.adapter, quantization }
 }
 
-function runSource(dir: string, options: EvalOptions): EvalSource {
+function runSource(dir: string, options: EvalOptions): RunSource {
   const file = join(dir, 'config.toml')
   const text = readFileSync(file, 'utf8')
   const { model, trainer } = isSft(tableOf(text)) ? parseSftConfig(text, file).config : parseConfig(text, file).config
@@ -312,6 +317,26 @@ function runSource(dir: string, options: EvalOptions): EvalSource {
   // By default the model is held as it was in training.
   const quantization = options.quantization ?? trainer.args.quantization
   return { kind: 'run', dir, model: named ?? checkpoints[0], adapter: model.adapter, quantization, checkpoints, lora, rank, base }
+}
+
+/**
+ * Leaves out damaged checkpoints, whose weights would be scored as if they were the run's.
+ * @throws UserError if --steps names a damaged one, or none is left
+ */
+async function withoutDamaged(source: RunSource, { steps }: EvalOptions, notices: string[]): Promise<RunSource> {
+  const broken: string[] = []
+  const checkpoints: string[] = []
+  for (const dir of source.checkpoints) {
+    const why = brokenBecause(dir) ?? (await changedBecause(dir))
+    if (why === undefined) checkpoints.push(dir)
+    else broken.push(`${dir}: ${why}`)
+  }
+  const named = steps !== undefined && steps !== 'all'
+  if (broken.length > 0 && (named || (checkpoints.length === 0 && !source.base)))
+    throw new UserError(`--run ${source.dir}: a checkpoint is damaged. ${broken[0]}.`)
+  notices.push(...broken.map((line) => `passed over ${line}.`))
+  // An sft run of a new model has the model itself in its checkpoints.
+  return { ...source, checkpoints, model: source.model === source.checkpoints[0] ? checkpoints[0] : source.model }
 }
 
 /** Steps with a whole checkpoint: the marker file is written last. */

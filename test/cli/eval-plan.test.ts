@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
 import { closeEnvironments } from '../../src/cli/environments.ts'
 import { planEval, type EvalOptions } from '../../src/cli/eval-plan.ts'
+import { writeSums } from '../../src/trainer/checkpoint-sums.ts'
 
 test('a run of sft: its environment, its checkpoints, and the model that it began with where there was one', async () => {
   const run = mkdtempSync(join(tmpdir(), 'dawn-rl-plan-'))
@@ -37,6 +38,22 @@ test('a run of sft: its environment, its checkpoints, and the model that it bega
     expect(silent.extra).toEqual({ chat_template_kwargs: { enable_thinking: false } })
     const made = await planOf('[model.new]\nfamily = "qwen3"\nhidden_size = 64\nintermediate_size = 64\nnum_hidden_layers = 1\nnum_attention_heads = 2\nnum_key_value_heads = 1\nhead_dim = 32') // prettier-ignore
     expect(made.source).toMatchObject({ model: step, checkpoints: [step], base: false })
+    // One that is damaged is passed over; of a step that was asked for by its number it is said.
+    const later = join(run, 'checkpoints', 'step_5')
+    mkdirSync(later)
+    writeFileSync(join(later, 'STABLE'), '{"model.safetensors":9}')
+    const partly = await planOf('model = "models/tiny"')
+    expect(partly.source).toMatchObject({ checkpoints: [step] })
+    expect(partly.notices).toContain(`passed over ${later}: model.safetensors is missing.`)
+    await expect(planEval([], { ...options, steps: '5' })).rejects.toThrow(
+      `--run ${run}: a checkpoint is damaged. ${later}: model.safetensors is missing.`,
+    )
+    writeFileSync(join(later, 'model.safetensors'), 'as it was')
+    writeFileSync(join(later, 'STABLE'), '{}')
+    await writeSums(later, ['model.safetensors'])
+    expect((await planOf('model = "models/tiny"')).source).toMatchObject({ checkpoints: [step, later] })
+    writeFileSync(join(later, 'model.safetensors'), 'as it is!')
+    expect((await planOf('model = "models/tiny"')).source).toMatchObject({ checkpoints: [step] })
   } finally {
     rmSync(run, { recursive: true })
   }
