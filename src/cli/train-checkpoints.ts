@@ -234,9 +234,16 @@ function stepFolder(dir: string, step: number, word: string): string {
 
 /** The step of a run's best checkpoint, as the newest state.json records it. Undefined where none is kept. */
 export function bestStep(dir: string): number | undefined {
-  const { newest } = newestCheckpoint(join(dir, 'checkpoints'))
-  const state = newest && (JSON.parse(readFileSync(join(newest.dir, 'state.json'), 'utf8')) as CheckpointState)
-  return state?.best?.step
+  for (let end = Infinity; ;) {
+    const { newest } = newestCheckpoint(join(dir, 'checkpoints'), end)
+    if (!newest) return undefined
+    try {
+      return (JSON.parse(readFileSync(join(newest.dir, 'state.json'), 'utf8')) as CheckpointState).best?.step
+    } catch {
+      // Damaged in its midst: the one before it says it up to there.
+      end = newest.step
+    }
+  }
 }
 
 function readOrigin(folder: RunFolder): Origin | undefined {

@@ -2,7 +2,7 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'nod
 import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
-import { dataChanges, noteFork } from '../../src/cli/train-checkpoints.ts'
+import { bestStep, dataChanges, noteFork } from '../../src/cli/train-checkpoints.ts'
 import { placeOf } from '../../src/cli/train-folder.ts'
 import { openRunFolder } from '../../src/monitor/run-folder.ts'
 import { writeSums } from '../../src/trainer/checkpoint-sums.ts'
@@ -41,18 +41,20 @@ test('a fork of the newest checkpoint passes over one that is damaged, as --resu
   for (const step of [1, 2]) {
     const dir = join(base, `old/checkpoints/step_${step}`)
     mkdirSync(dir, { recursive: true })
-    writeFileSync(file(step), '{"step":1}')
+    writeFileSync(file(step), '{"best":{"step":1}}')
     await writeSums(dir, ['state.json'])
-    writeFileSync(join(dir, 'STABLE'), '{"state.json":10}')
+    writeFileSync(join(dir, 'STABLE'), '{"state.json":19}')
   }
   const folder = openRunFolder({ outputDir: base, runName: 'new', configText: '' })
   onTestFinished(() => folder.close())
   const warnings: string[] = []
   const fork = () => noteFork(folder, { dir: join(base, 'old'), step: 'latest' }, { warn: (line) => warnings.push(line) })
-  writeFileSync(file(2), '{"step":9}')
+  writeFileSync(file(2), '{"best":{"step"!1}}')
   await fork()
   expect(JSON.parse(readFileSync(join(folder.path, 'fork.json'), 'utf8'))).toEqual({ from: join(base, 'old'), step: 1 })
+  expect(bestStep(join(base, 'old'))).toBe(1)
   expect(warnings).toEqual([expect.stringMatching(/^passed over .*step_2: state\.json /)])
-  writeFileSync(file(1), '{"step":9}')
+  writeFileSync(file(1), '{"best":{"step"!1}}')
+  expect(bestStep(join(base, 'old'))).toBeUndefined()
   await expect(fork()).rejects.toThrow(/^--fork .*old: .*step_2: state\.json /)
 })
