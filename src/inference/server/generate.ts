@@ -45,8 +45,8 @@ function prepare(
   const sampling = samplingOf(params)
   const { maxLength } = engine
   const promptIds = truncate(checkIds(server, body.token_ids, 'token_ids'), params, maxLength)
-  const limits = { maxLength, prompt: 'token_ids', field: 'sampling_params.max_tokens' }
-  const max_tokens = maxTokensOf(promptIds.length, params.max_tokens, Infinity, limits)
+  // More than the window is as good as all of it, here alone: again as in vLLM.
+  const max_tokens = maxTokensOf(promptIds.length, null, params.max_tokens ?? Infinity, { maxLength, prompt: 'token_ids' })
   const text = { skipSpecialTokens: params.skip_special_tokens ?? true, includeStop: params.include_stop_str_in_output ?? false }
   const n = completionsOf(params, sampling.temperature)
   const constraint = constraintOf(server, params)

@@ -50,10 +50,10 @@ export function completionsOf(body: SamplingBody, temperature: number): number {
 export const contextWords = (maxLength: number): string => `this model's maximum context length is ${maxLength} tokens`
 
 /**
- * How many tokens may follow a prompt.
+ * How many tokens may follow a prompt: what is asked for, reduced to what the context has room for.
  * @param given the request's max_tokens
- * @param otherwise the default, reduced to what the context has room for
- * @throws HttpError with both counts where they do not fit
+ * @param otherwise the default
+ * @throws HttpError with both counts where the prompt, or max_tokens alone, is more than the context
  */
 export function maxTokensOf(
   promptLength: number,
@@ -68,13 +68,14 @@ export function maxTokensOf(
       prompt,
     )
   }
-  if (given !== undefined && given !== null && given > room) {
+  if (given !== undefined && given !== null && given > maxLength) {
     throw badRequest(
       `${field}: ${given} is too large: the prompt has ${promptLength} tokens, together ${promptLength + given}, and ${contextWords(maxLength)}.`,
       field,
     )
   }
-  return given ?? Math.min(otherwise, room)
+  // As vLLM: a conversation that grows is asked for as many tokens each time, and its last answer ends with the window.
+  return Math.min(given ?? otherwise, room)
 }
 
 /** The log-probabilities that the engine should return; undefined: none. */

@@ -15,6 +15,8 @@ export interface Exchange {
 
 const model = 'tiny'
 const hello = [104, 101, 108, 108, 111]
+/** Of the window of 512 it leaves 12. */
+const long = Array.from({ length: 500 }, () => 97)
 const messages = [{ role: 'user', content: 'what is 3 + 4?' }]
 const greedy = { model, temperature: 0 }
 /** n > 1 needs a temperature, and top_k 1 leaves one token to draw. */
@@ -80,6 +82,7 @@ const completions = [
   completion('truncated', { truncate_prompt_tokens: 3, return_token_ids: true }),
   completion('truncated on the right', { truncate_prompt_tokens: 3, truncation_side: 'right', return_token_ids: true }),
   completion('cache_salt', { cache_salt: 'a' }),
+  completion('more than the window leaves', { prompt: long, max_tokens: 40, ignore_eos: true }),
   completion('choice', { structured_outputs: { choice: ['yes', 'no'] } }),
   completion('regex', { structured_outputs: { regex: '[0-9]{4}-[a-c]+x' }, max_tokens: 12 }),
   completion('stream', { ...streamed }),
@@ -130,6 +133,7 @@ const completionErrors = [
   completion('prompt_logprobs -2', { prompt_logprobs: -2 }),
   completion('prompt_logprobs in a stream', { prompt_logprobs: 1, stream: true }),
   completion('min_tokens above max_tokens', { min_tokens: 9 }),
+  completion('min_tokens above what the window leaves', { prompt: long, max_tokens: 40, min_tokens: 20 }),
   completion('stop of an empty text', { stop: [''] }),
   completion('stop_token_ids of texts', { stop_token_ids: ['a'] }),
   completion('allowed_token_ids of none', { allowed_token_ids: [] }),
@@ -150,6 +154,7 @@ const completionErrors = [
 const chats = [
   chat('text', {}),
   chat('all of the window', { max_tokens: null }),
+  chat('more than the window leaves', { messages: [{ role: 'user', content: 'a'.repeat(400) }], max_tokens: 300, ignore_eos: true }),
   chat('max_completion_tokens', { max_tokens: null, max_completion_tokens: 3 }),
   chat('logprobs', { logprobs: true, return_token_ids: true }),
   chat('top_logprobs', { logprobs: true, top_logprobs: 3 }),
@@ -198,11 +203,13 @@ const generates = [
   generate('a token that is not likely', { allowed_token_ids: [97], logprobs: 2, max_tokens: 2 }),
   generate('n', { temperature: 1, top_k: 1, n: 2 }),
   generate('prompt ids', {}, { return_token_ids: true }),
+  generate('more than the window leaves', { max_tokens: 40, ignore_eos: true }, { token_ids: long }),
   generate('stream', { logprobs: 1 }, streamed),
   generate('without sampling_params', {}, { sampling_params: null }),
   generate('no ids', {}, { token_ids: [] }),
   generate('ids of texts', {}, { token_ids: ['a'] }),
   generate('an id that the model has not', {}, { token_ids: [5000] }),
+  generate('max_tokens too large', { max_tokens: 600 }),
   generate('too long', {}, { token_ids: Array.from({ length: 600 }, () => 97) }),
   generate('temperature -1', { temperature: -1 }),
   generate('another model', {}, { model: 'none' }),
