@@ -26,14 +26,20 @@ export function requireKey(keys: readonly string[]): MiddlewareHandler {
   }
 }
 
-/** Refuses requests from pages that are not allowed and, on loopback, requests with another Host name. */
-export function guardBrowsers(options: { loopback: boolean; origins: readonly string[] }): MiddlewareHandler {
-  const { loopback, origins } = options
+/**
+ * Refuses requests from pages that are not allowed, and requests with another Host name than this machine's.
+ * @param options.anyName whether to allow every Host name: where a key is needed, which no page has. A proxy in front (Caddy, a tunnel) may keep its own name
+ */
+export function guardBrowsers(options: { anyName: boolean; origins: readonly string[] }): MiddlewareHandler {
+  const { anyName, origins } = options
   const any = origins.includes('*')
   return async (context, next) => {
     const host = context.req.header('host')
-    if (loopback && (host === undefined || !isLoopback(host.replace(/:\d+$/, '')))) {
-      throw new HttpError(403, 'The Host header does not name this machine; this server answers on localhost alone.')
+    if (!anyName && (host === undefined || !isLoopback(host.replace(/:\d+$/, '')))) {
+      throw new HttpError(
+        403,
+        'The Host header does not name this machine; without a key (--api-key or DAWN_RL_API_KEY) this server answers to localhost alone.',
+      )
     }
     const origin = context.req.header('origin')
     if (origin === undefined) return await next()

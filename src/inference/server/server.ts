@@ -55,7 +55,7 @@ export async function startServer(
     )
   }
   const server = contextOf(engine, parts, options)
-  const app = appOf(server, { loopback, devMode: options.devMode ?? loopback })
+  const app = appOf(server, options.devMode ?? loopback)
   const http = httpServer(app, server)
   await listen('server', http, host, options.port ?? 0)
   const { port } = http.address() as AddressInfo
@@ -91,21 +91,21 @@ function contextOf(engine: ServingEngine, parts: ServerParts, options: ServerOpt
   return server
 }
 
-function appOf(server: ServerContext, { loopback, devMode }: { loopback: boolean; devMode: boolean }): App {
-  const { options } = server
+function appOf(server: ServerContext, devMode: boolean): App {
+  const { apiKeys = [], allowedOrigins = [] } = server.options
   const app: App = new Hono()
   app.use(async (context, next) => {
     // Unknown paths share one name in the metrics, or anyone could add names without end.
     watch(context, server, (path) => (app.routes.some((route) => route.path === path) ? path : 'other'))
     await next()
   })
-  app.use(guardBrowsers({ loopback, origins: options.allowedOrigins ?? [] }))
+  app.use(guardBrowsers({ anyName: apiKeys.length > 0, origins: allowedOrigins }))
   // After the guard: an allowed page can read the answer only with the header that the guard sets.
   app.use(async (_, next) => {
     if (server.gate.draining) throw shuttingDown()
     await next()
   })
-  app.use(requireKey(options.apiKeys ?? []))
+  app.use(requireKey(apiKeys))
   addStatus(app, server)
   addCompletions(app, server)
   addChat(app, server)

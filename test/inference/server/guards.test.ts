@@ -329,6 +329,12 @@ describe('who may ask', () => {
     }
     for (const host of ['localhost', '127.0.0.1:99', '[::1]:5'])
       expect((await rawGet(`${url}/v1/models`, { host })).status).toBe(200)
+    // A proxy on this machine passes on the name that it was asked by, and a page has no key.
+    const keyed = await tiny.serve({ apiKeys: ['k'] })
+    const proxied = { host: 'models.example', authorization: 'Bearer k' }
+    expect((await rawGet(`${keyed.url}/v1/models`, proxied)).status).toBe(200)
+    expect((await rawGet(`${keyed.url}/v1/models`, { ...proxied, origin: 'https://evil.example' })).status).toBe(403)
+    await keyed.close()
     const { status, headers } = await rawGet(`${url}/v1/models`, { origin: 'https://evil.example' })
     expect(status).toBe(403)
     expect(headers['access-control-allow-origin']).toBeUndefined()
