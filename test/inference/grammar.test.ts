@@ -565,6 +565,32 @@ describe('formats that cannot be held are said so, and others work on', () => {
     expect((mask[104 >> 5] >>> (104 & 31)) & 1).toBe(1)
     expect(() => alive.accept(105)).toThrow('Token 105 is not one that the grammar allows here')
   })
+  test('of a loose schema what can be held is held', async () => {
+    const schema = {
+      type: 'object',
+      properties: {
+        tags: { type: 'array', items: { enum: ['a', 'b'] }, uniqueItems: true, minItems: 1, maxItems: 2 },
+        name: { type: 'string', pattern: '^(?!x)[a-z]+$', maxLength: 3 },
+        code: { type: 'string', pattern: '^[ab]{2}$', minLength: 2 },
+        rest: { type: 'integer', multipleOf: 5, not: { const: 0 }, minimum: 0, maximum: 9 },
+        not: { type: 'boolean' },
+      },
+      required: ['tags', 'name', 'code', 'rest', 'not'],
+      additionalProperties: false,
+      dependentRequired: { tags: ['name'] },
+    }
+    const which = await opened()
+    const random = new Random(seed)
+    for (let i = 0; i < 20; i++) {
+      const made: unknown = JSON.parse(await walk({ type: 'json_schema', schema, loose: true }, which, random))
+      const { tags, name, code, rest, not } = made as { tags: string[]; name: string; code: string; rest: number; not: boolean }
+      expect(tags.every((tag) => 'ab'.includes(tag)) && tags.length >= 1 && tags.length <= 2).toBe(true)
+      expect(Array.from(name).length).toBeLessThanOrEqual(3)
+      expect(code).toMatch(/^[ab]{2}$/)
+      expect(rest >= 0 && rest <= 9 && Number.isInteger(rest)).toBe(true)
+      expect(typeof not).toBe('boolean')
+    }
+  })
   test('compiled grammars are kept, the oldest are dropped, and constraints of those live on', async () => {
     const which = await opened()
     const random = new Random(seed)

@@ -186,7 +186,11 @@ describe('tool_choice', () => {
     })
     const named = planTools({ tools, tool_choice: { type: 'function', function: { name: 'g' } } }, 'auto', null)
     expect(named.parser!.parse('{"y": 1}').tool_calls[0].function).toEqual({ name: 'g', arguments: '{"y": 1}' })
-    expect(named.format).toEqual({ type: 'json_schema', schema: { type: 'object', properties: {}, additionalProperties: false } })
+    const schema = { type: 'object', properties: {}, additionalProperties: false }
+    expect(named.format).toEqual({ type: 'json_schema', schema, loose: true })
+    const strict = [{ type: 'function', function: { name: 'g', strict: true } }]
+    for (const tool_choice of ['required', { type: 'function', function: { name: 'g' } }])
+      expect(planTools({ tools: strict, tool_choice }, 'auto', null).format).toMatchObject({ loose: false })
   })
   test('mistakes are named', async () => {
     expect(await userErrorOf(() => planTools({ tool_choice: 'auto' }, 'auto', null))).toContain('there are no tools')

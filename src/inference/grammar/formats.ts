@@ -11,7 +11,7 @@ const MOST_TEXT = 500_000
 /** The format as an EBNF grammar with the rule `root`. @throws UserError for one that cannot be written so */
 export function formatGrammar(format: GrammarFormat): string {
   if (format.type === 'json_object') return schemaGrammar({ type: 'object' })
-  if (format.type === 'json_schema') return schemaGrammar(format.schema)
+  if (format.type === 'json_schema') return schemaGrammar(format.schema, format.loose)
   if (format.type === 'grammar') {
     if (format.grammar.length > 200_000) throw new UserError('The grammar is longer than 200000 characters.')
     return format.grammar

@@ -4,7 +4,7 @@ import { UserError } from '../../common/errors.ts'
 export type Schema = Record<string, unknown>
 
 /** Keywords that restrict values in a way that a grammar cannot follow (or this one does not). */
-const REFUSED = [
+const REFUSED = new Set([
   'not',
   'if',
   'dependentRequired',
@@ -18,7 +18,7 @@ const REFUSED = [
   'unevaluatedProperties',
   '$dynamicRef',
   '$recursiveRef',
-]
+])
 /** Keywords that say nothing about values. */
 const NOTES = new Set([
   'title',
@@ -44,12 +44,15 @@ export const isObject = (value: unknown): value is Schema => typeof value === 'o
 /** Reads schemas inside of one document. */
 export class SchemaReader {
   readonly #document: unknown
+  readonly #loose: boolean
   /** References that some value is known to satisfy. */
   readonly #satisfiable = new Set<string>()
   #read = 0
 
-  constructor(document: unknown) {
+  /** @param loose keywords that cannot be held are left out, not refused */
+  constructor(document: unknown, loose: boolean) {
     this.#document = document
+    this.#loose = loose
   }
 
   /** What a local reference points to. @throws UserError for one that points nowhere or out of the document */
@@ -81,13 +84,12 @@ export class SchemaReader {
     if (value === true) return {}
     if (value === false) throw new UserError(`${path}: the schema false allows no value.`)
     if (!isObject(value)) throw new UserError(`${path}: a schema is an object, true or false.`)
-    for (const name of REFUSED) {
-      if (value[name] !== undefined)
-        throw new UserError(`${path}: the keyword "${name}" cannot be held by a grammar. Leave it out.`)
-    }
-    if (value.uniqueItems === true)
-      throw new UserError(`${path}: the keyword "uniqueItems" cannot be held by a grammar. Leave it out.`)
-    return value
+    const isRefused = ([name, of]: [string, unknown]) =>
+      name === 'uniqueItems' ? of === true : REFUSED.has(name) && of !== undefined
+    const refused = Object.entries(value).find(isRefused)
+    if (!refused) return value
+    if (this.#loose) return Object.fromEntries(Object.entries(value).filter((entry) => !isRefused(entry)))
+    throw new UserError(`${path}: the keyword "${refused[0]}" cannot be held by a grammar. Leave it out.`)
   }
 
   /** `allOf`, and what stands beside `$ref`, merged into one schema. */

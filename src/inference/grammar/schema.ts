@@ -35,11 +35,15 @@ const STRING = ['pattern', 'minLength', 'maxLength', 'format']
 const NUMBER = ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum']
 const TYPES = ['object', 'array', 'string', 'number', 'integer', 'boolean', 'null']
 
-/** The grammar of all JSON that a schema allows. @throws UserError that names the place in the schema (`$` is its root). */
-export function schemaGrammar(schema: unknown): string {
+/**
+ * The grammar of all JSON that a schema allows.
+ * @param loose what cannot be held is passed over
+ * @throws UserError that names the place in the schema (`$` is its root)
+ */
+export function schemaGrammar(schema: unknown, loose = false): string {
   if ((JSON.stringify(schema)?.length ?? 0) > MOST_TEXT)
     throw new UserError(`$: the schema is longer than ${MOST_TEXT} characters. Split it.`)
-  const converter = new Converter(schema)
+  const converter = new Converter(schema, loose)
   return converter.rules.text(converter.convert(schema, '$', 0))
 }
 
@@ -48,10 +52,12 @@ class Converter {
   readonly #reader: SchemaReader
   readonly #refs = new Map<string, string>()
   readonly #space: string
+  readonly #loose: boolean
   #any: string | undefined
 
-  constructor(document: unknown) {
-    this.#reader = new SchemaReader(document)
+  constructor(document: unknown, loose: boolean) {
+    this.#reader = new SchemaReader(document, loose)
+    this.#loose = loose
     this.#space = this.rules.add(String.raw`"" | " " | "\n" [ \t]{0,16}`)
   }
 
@@ -152,11 +158,17 @@ class Converter {
     const bounded = least !== undefined || most !== undefined
     if (schema.pattern !== undefined) {
       if (typeof schema.pattern !== 'string') throw new UserError(`${path}: pattern is a regular expression as a string.`)
-      if (bounded) throw new UserError(`${path}: pattern and a length cannot both be held. Write the length into the pattern.`)
-      return this.#pattern(schema.pattern, path)
+      if (bounded && !this.#loose)
+        throw new UserError(`${path}: pattern and a length cannot both be held. Write the length into the pattern.`)
+      try {
+        return this.#pattern(schema.pattern, path)
+      } catch (error) {
+        if (!this.#loose || !(error instanceof UserError)) throw error
+      }
     }
     const format = typeof schema.format === 'string' && Object.hasOwn(FORMATS, schema.format) ? FORMATS[schema.format] : undefined
-    if (format && bounded) throw new UserError(`${path}: the format ${String(schema.format)} and a length cannot both be held.`)
+    if (format && bounded && !this.#loose)
+      throw new UserError(`${path}: the format ${String(schema.format)} and a length cannot both be held.`)
     if (format) return this.#pattern(format, path)
     return String.raw`"\"" ${this.#character()}${repeat(least, most, path)} "\""`
   }

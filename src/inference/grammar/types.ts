@@ -4,10 +4,11 @@ import type { TokenConstraint } from '../../common/types.ts'
 /**
  * What an answer must be. `json_object`: any JSON object. `json_schema`: JSON that a schema allows. `regex`: text that a regular expression
  * matches from end to end. `choice`: one of these texts. `grammar`: text of an EBNF grammar in GBNF's spelling, whose first rule is `root`.
+ * A `loose` schema is held as far as a grammar can: what it cannot hold is passed over, not refused.
  */
 export type GrammarFormat =
   | { type: 'json_object' }
-  | { type: 'json_schema'; schema: unknown }
+  | { type: 'json_schema'; schema: unknown; loose?: boolean }
   | { type: 'regex'; pattern: string }
   | { type: 'choice'; choices: readonly string[] }
   | { type: 'grammar'; grammar: string }

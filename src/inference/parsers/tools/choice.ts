@@ -41,6 +41,8 @@ export function planTools(request: ToolRequest, parser: string, chatTemplate: st
     const name = parser === 'auto' ? toolParserFor(chatTemplate) : parser
     return { tools, parser: toolParser(name, { names }), format: null, most }
   }
+  // As at OpenAI and in vLLM, a schema need not be one that can be held: it may be a library's or an MCP server's, whom the client cannot change.
+  const looseOf = (...of: ToolDefinition[]) => of.some(({ function: made }) => (made as { strict?: unknown }).strict !== true)
   if (choice === 'required') {
     // As vLLM has it: a list of calls, whatever the model was taught to write.
     const items = {
@@ -52,7 +54,12 @@ export function planTools(request: ToolRequest, parser: string, chatTemplate: st
     }
     const $defs = Object.fromEntries(tools.map(({ function: { name, parameters } }) => [name, movedBelow(parameters, name)]))
     const schema = { type: 'array', items, minItems: 1, ...(most === 1 ? { maxItems: 1 } : {}), $defs }
-    return { tools, parser: toolParser('json', { names }), format: { type: 'json_schema', schema }, most }
+    return {
+      tools,
+      parser: toolParser('json', { names }),
+      format: { type: 'json_schema', schema, loose: looseOf(...tools) },
+      most,
+    }
   }
   const name = (choice as { function?: { name?: unknown } }).function?.name
   const tool = tools.find((one) => one.function.name === name)
@@ -63,7 +70,7 @@ export function planTools(request: ToolRequest, parser: string, chatTemplate: st
   return {
     tools,
     parser: namedCallParser(tool.function.name),
-    format: { type: 'json_schema', schema: asObject(tool.function.parameters) },
+    format: { type: 'json_schema', schema: asObject(tool.function.parameters), loose: looseOf(tool) },
     most,
   }
 }
