@@ -156,7 +156,10 @@ describe('says in a sentence what is wrong, and exits with 2', () => {
     ['arguments that are no JSON', () => ['--loss-args', 'scale=2'], /grad: --loss-args is no JSON/],
     [
       'another reference model of a config',
-      () => ['@', file('ref.toml', 'model = "m"\n[env]\nid = "reverse-text"\n[trainer.args]\nref_model = "teacher"\nbeta = 0.1\n')],
+      () => [
+        '@',
+        file('ref.toml', 'model = "m"\n[env]\nid = "reverse-text"\n[trainer.args]\nref_model = "teacher"\nbeta = 0.1\n'),
+      ],
       /ref_logprobs\. Write them for all; grad opens no second model, and the config's is teacher\./,
     ],
     ['a negative bound', () => ['--mask-ratio-low', '-1'], /--mask-ratio-low.*It must be a number, 0 or above/],
