@@ -34,7 +34,7 @@ if (!work) {
   process.exit(2)
 }
 
-// Keeping cores awake is left off here: it would switch during the measurement, and kinds could not be compared.
+// Cores are kept awake all the time: the trial whether that pays would switch it on and off during the measurement, and kinds could not be compared.
 process.env.DAWN_RL_AWAKE ??= '1'
 const files = await modelFor(flags.model)
 const gpu = await Gpu.open({ wideVectors: gainsByWideVectors([files.config], { trains: true }) })

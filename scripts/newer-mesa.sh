@@ -17,7 +17,7 @@ if [ "${1:-}" = --renew ]; then
   rm -rf "$home"
 fi
 
-# Fetches the driver and its dependencies by Debian into a new folder beside $home, which then replaces $home.
+# Fetches the driver, and what it depends on by Debian's lists, into a new folder beside $home, which then replaces $home.
 fetch_mesa() {
   local keys=/usr/share/keyrings/debian-archive-keyring.gpg mirror free words
   for words in apt-get dpkg-deb; do

@@ -25,7 +25,7 @@ export async function matmul({ job, gpu, report }: Bench): Promise<void> {
   const y = gpu.pool.acquire(rows * columns * 4, 'y')
   const seconds = await secondsOf(async () => {
     for (let i = 0; i < CALLS; i++) {
-      // As a new model has it.
+      // As if x had just been computed: a copy that was staged of it is not used again.
       x.writes++
       linear(gpu, x, rows, weight, y)
     }

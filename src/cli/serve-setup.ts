@@ -55,11 +55,11 @@ export interface ServeOptions {
   logLevel: LogLevel
 }
 
-/** The most memory of the KV cache by default, on a CPU, and where nothing tells how much memory the GPU has. */
+/** Default limit of the KV cache on a CPU, whose memory others need too, and where nothing tells how much memory the GPU has. */
 const KV_BYTES = 2 ** 30
 /** The share that the KV cache may take of the memory that is free once the weights are loaded. */
 const KV_SHARE = 0.5
-/** Tokens of the longest sequence, as the engine has it. */
+/** Tokens of a page of the KV cache, as in the engine. */
 const PAGE = 16
 
 interface OpenServer {

@@ -124,7 +124,7 @@ function tryPlugins(loss: Loss, algorithm: Algorithm, source: RunEnvironment, re
   ]
 }
 
-/** Made-up rollouts of the first task, to try advantage and filters with. */
+/** What made-up rollouts of the first task have in common, to try advantage and filters with. */
 function exampleOf({ name, env }: RunEnvironment) {
   const { prompt, answer, info } = env.dataset[0]
   return { env: name, prompt, answer, info, metrics: Object.fromEntries((env.rubric.names ?? []).map((metric) => [metric, 0.5])) }
@@ -153,7 +153,7 @@ export async function openAdapter(config: RunConfig | SftConfig, model: Pick<Mod
   )
 }
 
-/** Prompts are counted up to twice the limit; counting megabytes of text to the end would take minutes. */
+/** Prompts of up to twice as many tokens, or twice max_prompt_len, are counted whole; to count megabytes of text to the end would take minutes. */
 const COUNTED = 2048
 
 /** Checks the first rows for prompts that are too long, which would otherwise fail one by one during the run. */

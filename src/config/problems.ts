@@ -26,7 +26,7 @@ export function show(value: unknown): string {
 /** Variables that every template gets anyway, with each prompt's own values. */
 const OWN_VARIABLES = ['messages', 'tools', 'add_generation_prompt', 'continue_final_message', 'chat_template']
 
-/** What is wrong with chat_template_kwargs, of a config or of `eval -S`; undefined where nothing is. */
+/** What is wrong with chat_template_kwargs; undefined where nothing is. */
 export function templateProblem(value: unknown): string | undefined {
   if (!isTable(value)) return `chat_template_kwargs is ${show(value)}; it must be a table, as { enable_thinking = false }.`
   const own = OWN_VARIABLES.find((name) => Object.hasOwn(value, name))
@@ -106,7 +106,7 @@ function badValue(issue: z.core.$ZodIssue, value: unknown, node: SchemaNode | un
     return `is ${show(value)}, which ${node.foreign[value]}.`
   if (node?.type === 'list' && Array.isArray(value))
     return `has ${value.length} entries; it needs at least ${node.minItems ?? 0}.`
-  // TOML has no integers this large, so the word stayed text.
+  // The TOML reader refuses integers that a number cannot hold exactly, so the word stayed text.
   if (node?.type === 'integer' && typeof value === 'string' && /^[+-]?\d+$/.test(value) && !Number.isSafeInteger(Number(value)))
     return `is ${value}; an integer must be from ${Number.MIN_SAFE_INTEGER} to ${Number.MAX_SAFE_INTEGER}.`
   const meant = node?.words && typeof value === 'string' ? nearest(value, node.words) : undefined

@@ -2,7 +2,7 @@
  * Several turns: the policy answers, the environment answers, until something ends it. Names as in verifiers' MultiTurnEnv.
  *
  * What ends a rollout, checked before each of the policy's turns but the first: `final_env_response` (the environment has ended it), the
- * environment's own conditions in order, and last `max_turns_reached`, so that an own condition gives the reason where both hold (verifiers
+ * environment's own conditions in order, and last `max_turns_reached`, so that the environment's reason is given where both hold (verifiers
  * checks in the order of names); and at any time `timeout_reached` (the environment's limit) and `prompt_too_long` (no room for another
  * answer). After these two the turns so far count, as truncated.
  */

@@ -22,7 +22,7 @@ import time
 import traceback
 
 OLDEST, NEWEST = (0, 1, 14), (0, 3, 0)
-# How often the worker of a rollout may die.
+# A rollout whose worker has died this often fails.
 MOST_DEATHS = 3
 # Frames of verifiers itself and of this file, which are left out of messages.
 FRAMES = (os.sep + "verifiers" + os.sep, "importlib", os.path.basename(__file__))

@@ -27,11 +27,11 @@ export interface PythonOptions {
   workers?: number
   /** Folder that relative paths start from. Default: the working folder. */
   base?: string
-  /** Seconds within which a cancelled rollout must end; else its worker counts as stuck and is restarted. Default 60. */
+  /** Seconds within which a cancelled rollout must end; else its worker counts as stuck, and the server is restarted. Default 60. */
   stuckSeconds?: number
 }
 
-/** The fields that are the same in all requests. */
+/** The environment variable in which the server has the key of `PolicyEndpoint`. */
 const KEY_VARIABLE = 'DAWN_RL_POLICY_KEY'
 /** No limit on the Python side: the run has its own. */
 const CALL_SECONDS = 7 * 86_400

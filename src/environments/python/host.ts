@@ -32,7 +32,7 @@ interface Pending {
   reject: (error: Error) => void
 }
 
-/** The server is given up after so many deaths; so many answers in between cancel one. Else a run would spend its time on restarts. */
+/** The server is restarted after so many deaths and given up at the next; so many answers in between cancel one. Else a run would spend its time on restarts. */
 const MOST_DEATHS = 3
 const ANSWERS_A_DEATH = 8
 const STOP_MS = 15_000

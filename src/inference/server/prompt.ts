@@ -11,7 +11,7 @@ import type { SamplingBody } from './schemas/common.ts'
 
 /** Characters for each token of the context: of longer texts only the beginning is tokenised. */
 const USUAL = 8
-/** Texts of up to so many characters are tokenised whole where tokens are to be truncated, which blocks the process for a second or two. */
+/** Texts of up to so many characters, or 2 x USUAL for each token of the context, are tokenised whole where tokens are to be truncated, which blocks the process for a second or two. */
 const MOST_CUT = 500_000
 
 /**

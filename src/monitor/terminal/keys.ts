@@ -3,7 +3,7 @@
  * and Ctrl-\ are sent by the terminal itself, also while JavaScript is busy. On Windows, where this is impossible, Ctrl-C comes as a
  * key and is passed on.
  *
- * A background job must not read its terminal (the system would stop it): keys are read in the foreground only. The terminal is restored by
+ * A background job must not read or set up its terminal (the system would stop it): keys are read in the foreground only. The terminal is restored by
  * `close` and at every end of the process but SIGKILL; after that the shell restores it itself, or `stty sane` does.
  */
 import { spawnSync } from 'node:child_process'
