@@ -25,7 +25,10 @@ export function register(program: Command): void {
       '--out <file>',
       'the page to write (default: report.html in the folder; compare.html for several runs, bench.html for none)',
     )
-    .option('--plots <dir>', 'a folder for the plots as files (default: plots/ in the folder of the run; with --out, no files)')
+    .option(
+      '--plots <dir>',
+      'a folder for the plots as files (default: plots/ in the folder of the run; with --out or several runs, no files)',
+    )
     .option('--bench <files...>', "plots of benchmarks too: what 'bench --out' wrote, or files of bench/results")
     .option(
       '--sync <names>',

@@ -51,7 +51,7 @@ function withEngine(command: Command): void {
     )
     .option(
       '--max-model-len <tokens>',
-      "tokens of prompt and completion together (default: the model's limit, or what the KV cache holds)",
+      "tokens of prompt and completion together (default: the model's limit, or what the KV cache holds if that is less)",
       whole(2, 2 ** 24),
     )
     .option(
@@ -74,7 +74,7 @@ function withAnswers(command: Command): void {
     .addOption(
       new Option(
         '--logprobs-mode <mode>',
-        'log-probabilities from which logits? raw: as the model gives them; processed: after temperature, penalties and filters; policy: after temperature only',
+        'log-probabilities from which logits? raw: as the model gives them; processed: as they are sampled from, after penalties, temperature, filters and formats; policy: after temperature only',
       )
         .choices(['raw_logprobs', 'processed_logprobs', 'policy_logprobs'])
         .default('raw_logprobs'),

@@ -114,7 +114,7 @@ export const microBatchFields = {
     .positive()
     .optional()
     .describe(
-      'GiB of GPU memory that the run may fill, for a GPU that others use too; micro-batches are made smaller where they would take more (docs/reliability.md). micro_batch_tokens = "auto" fills it; without it, the memory that is free, where the machine tells (a software adapter: the free memory of the system; NVIDIA: nvidia-smi; AMD: the driver; Apple: two thirds of all memory).',
+      'GiB of GPU memory that the run may fill, for a GPU that others use too; micro-batches are made smaller where they would take more (docs/reliability.md). micro_batch_tokens = "auto" is chosen to fit into it; without it, into the memory that is free, where the machine tells (a software adapter: the free memory of the system; NVIDIA: nvidia-smi; AMD: the driver; Apple: two thirds of all memory).',
     ),
   gradient_checkpointing: z
     .boolean()
@@ -340,7 +340,7 @@ const envSchema = z.strictObject({
     .boolean()
     .optional()
     .describe(
-      'Set it for an environment in Python, for verifiers 0.1.14 to 0.3.0. Default: true where no other environment has the id and Python knows it.',
+      'Whether this is an environment in Python, for verifiers 0.1.14 to 0.3.0. Default: true where no other environment has the id and Python knows it.',
     ),
   python_path: z
     .string()

@@ -14,7 +14,7 @@ export function metricsGlossary(): string {
     '`pandas.read_json(path, lines=True)` makes NaN of null and of what is left out.',
     '',
     '`ratio` = exp(logp of the trainer - logp of the sampler), both over the full vocabulary at the sampling temperature. A *loss token* is a',
-    'token that the model sampled, in a rollout that is trained on. A *group* is the rollouts of one question.',
+    'token that the model sampled, in a rollout that is trained on. A *group* is the rollouts of one task.',
     '',
     'Which to watch: **reward** should rise. **solved_some** says how much of a batch can teach anything. **is_truncated/mean** under 0.1, or the',
     'answers are cut off before they can earn. **entropy/all/mean** should not fall to 0, **mismatch_kl/all/mean** stay small and flat, and',

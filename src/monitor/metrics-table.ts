@@ -256,13 +256,13 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'eval/<env>/avg@<k>': {
     group: 'Evaluation',
-    formula: 'mean over held-out examples of the mean reward of the k answers to it; failed ones left out',
+    formula: 'mean over held-out tasks of the mean reward of the k answers to each; failed ones left out',
     unit: 'reward',
     healthy: 'rises with `reward`; falling while `reward` rises is overfitting',
   },
   'eval/<env>/pass@<k>': {
     group: 'Evaluation',
-    formula: 'mean over examples of 1 - C(n - c, k) / C(n, k), with c of n answers solved (reward >= 0.5); not those with n < k',
+    formula: 'mean over tasks of 1 - C(n - c, k) / C(n, k), with c of n answers solved (reward >= 0.5); not those with n < k',
     unit: fraction,
     healthy: 'rises; pass@1 rising while pass@8 falls is lost variety',
   },
