@@ -294,7 +294,7 @@ export function memoryTable(rows: MemoryRow[], model?: ModelConfig, limits?: Mem
     const room = Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize)
     const parts = Math.ceil(embedding / room)
     lines.push(
-      `  The adapter binds ${formatBytes(room)} at a time; the embedding (${formatBytes(embedding)} in bf16) ` +
+      `  The GPU adapter binds ${formatBytes(room)} at a time; the embedding (${formatBytes(embedding)} in bf16) ` +
         (parts === 1 ? 'fits in one piece.' : `is walked in ${parts} slices.`),
     )
   }

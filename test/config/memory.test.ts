@@ -114,6 +114,6 @@ test('the table', () => {
       KV cache           180 MiB  32 completions x 128 tokens x 30 layers, float32
       decoding          16.4 MiB  one token of 32 completions, 256 of prompts, logits of 32
       total              670 MiB
-      The adapter binds 32.0 MiB at a time; the embedding (54.0 MiB in bf16) is walked in 2 slices."
+      The GPU adapter binds 32.0 MiB at a time; the embedding (54.0 MiB in bf16) is walked in 2 slices."
   `)
 })
