@@ -170,7 +170,7 @@ function attentionKept(model: ModelConfig, tokens: number): MemoryRow {
   return { name: 'attention kept', bytes: 4 * tokens * (heads * headDim + heads) * layers, how }
 }
 
-/** Those of them that are products of gates: the MLP's; in Qwen3.5 also attention's and the Gated DeltaNet's. */
+/** Those of `innerWidth` that are products of gates: the MLP's; in Qwen3.5 also attention's and the Gated DeltaNet's. */
 function gatedWidth(model: ModelConfig): number {
   const { intermediateSize: I, heads, headDim, qwen35, layers } = model
   if (!qwen35) return I
@@ -178,14 +178,14 @@ function gatedWidth(model: ModelConfig): number {
   return I + (heads * headDim * attending + deltaWidths(qwen35)[2] * (layers - attending)) / layers
 }
 
-/** The same for a Gated DeltaNet: q, k, v projected and convolved, q and k normalised, z, the state's reads and corrections, normed and gated output, numbers a head. */
+/** The values of `innerWidth` in a Gated DeltaNet: q, k, v projected and convolved, q and k normalised, z, the state's reads and corrections, normed and gated output, numbers a head. */
 function deltaWidth({ qwen35 }: ModelConfig): number {
   if (!qwen35) return 0
   const [q, k, v] = deltaWidths(qwen35)
   return 3 * (q + k) + 7 * v + 6 * qwen35.valueHeads
 }
 
-/** Values of a token that a Gated DeltaNet's backward pass takes beside them. */
+/** Values of a token that a Gated DeltaNet's backward pass takes beside those of `deltaWidth`. */
 function deltaBackward({ qwen35, hiddenSize: H }: ModelConfig): number {
   if (!qwen35) return 0
   const [q, k, v] = deltaWidths(qwen35)

@@ -122,7 +122,7 @@ export async function splitOfHub(id: string, options: SplitOptions): Promise<str
   }
 }
 
-/** The files of this split in the cache: of an earlier download by dawn-rl, or in another tool's snapshot, which may lack the split. */
+/** The files of this split in the cache, of an earlier download by dawn-rl or in another tool's snapshot; null where some are missing. */
 async function cachedFiles(repoFolder: string, revision: string, id: string, options: SplitOptions): Promise<string[] | null> {
   const sha = await readFile(join(repoFolder, 'refs', revision), 'utf8').catch(() => revision)
   const folder = join(repoFolder, 'snapshots', sha.trim())

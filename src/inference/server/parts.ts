@@ -84,7 +84,7 @@ export interface ServerContext {
   weightNames: Map<number, string>
   /** Consecutive completions that failed through no fault of their clients. */
   failuresInARow: number
-  /** Logs a message. */
+  /** Logs a warning; each text only once. */
   warnOnce(message: string): void
   /** Called for an internal error, with the id that the client sees. */
   fault(id: string, error: unknown): void
