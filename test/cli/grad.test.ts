@@ -153,7 +153,7 @@ describe('says in a sentence what is wrong, and exits with 2', () => {
       () => ['--loss', file('other.ts', cispoOf('logprobs'))],
       /other\.ts says that dLoss\/dlogprob of token/,
     ],
-    ['arguments that are no JSON', () => ['--loss-args', 'scale=2'], /grad: --loss-args is no JSON/],
+    ['arguments that are no JSON', () => ['--loss-args', 'scale=2'], /grad: --loss-args is not valid JSON/],
     [
       'another reference model of a config',
       () => [
