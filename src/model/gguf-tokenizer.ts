@@ -100,6 +100,9 @@ const KINDS: Record<string, Kind> = {
   'deepseek-r1-qwen': R1_QWEN,
   'deepseek-coder': DEEPSEEK_CODER,
   'llama-bpe': LLAMA3,
+  // As files of other converters name the same, and llama.cpp reads them.
+  llama3: LLAMA3,
+  'llama-v3': LLAMA3,
   tekken: TEKKEN,
 }
 

@@ -188,7 +188,7 @@ describe('a GGUF whose tokenizer is not known', () => {
     [{ 'tokenizer.ggml.model': 'llama' }, 'its tokenizer is of the kind "llama", and only byte-level BPE ("gpt2") is supported'],
     [
       { 'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.pre': 'bloom' },
-      'tokenizer.ggml.pre "bloom", is not known here; known are smollm, gpt-2, qwen2, deepseek-r1-qwen, deepseek-coder, llama-bpe, tekken.',
+      'tokenizer.ggml.pre "bloom", is not known here; known are smollm, gpt-2, qwen2, deepseek-r1-qwen, deepseek-coder, llama-bpe, llama3, llama-v3, tekken.',
     ],
     [{ 'tokenizer.ggml.model': 'gpt2' }, 'tokenizer.ggml.pre "", is not known here'],
     [{ 'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.pre': 'qwen2' }, 'has no tokenizer.ggml.tokens'],
@@ -200,33 +200,36 @@ describe('a GGUF whose tokenizer is not known', () => {
     expect(text).toContain(message)
     file.close()
   })
-  test('tokens that end a turn, unused tokens, the bos of Llama 3, and a template for tools', async () => {
-    const tokens = [...alphabet, '<|begin_of_text|>', '<|eot_id|>', '<|end_of_text|>', '[PAD]', '<tool>']
-    const types = [...alphabet.map(() => 1), 3, 3, 3, 5, 4]
-    const metadata = {
-      'tokenizer.ggml.model': 'gpt2',
-      'tokenizer.ggml.pre': 'llama-bpe',
-      'tokenizer.ggml.tokens': tokens,
-      'tokenizer.ggml.token_type': { i32s: types },
-      'tokenizer.ggml.merges': ['h e'],
-      'tokenizer.ggml.bos_token_id': { u32: 256 },
-      'tokenizer.ggml.eos_token_id': { u32: 257 },
-      'tokenizer.chat_template': 'plain',
-      'tokenizer.chat_template.tool_use': 'with tools',
-    }
-    writeGguf(path, metadata, {})
-    const file = await GgufFile.open(path)
-    const tokenizer = makeTokenizer(ggufTokenizerParts(file))
-    expect(tokenizer.eosTokenIds).toEqual([257, 258])
-    const saved = newFolder()
-    await tokenizer.saveTo(saved)
-    for (const each of [tokenizer, await loadTokenizer(saved, [])])
-      expect([each.chatTemplate, each.toolTemplate]).toEqual(['plain', 'with tools'])
-    expect(tokenizer.encode('a<tool>')).toEqual([256, 97, 260])
-    expect(tokenizer.encode('a', { addSpecialTokens: false })).toEqual([97])
-    expect([tokenizer.idToToken(259), tokenizer.isSpecial(260), tokenizer.isSpecial(257)]).toEqual([null, false, true])
-    file.close()
-  })
+  test.each(['llama-bpe', 'llama3', 'llama-v3'])(
+    'tokens that end a turn, unused tokens, the bos of Llama 3 (%s), and a template for tools',
+    async (pre) => {
+      const tokens = [...alphabet, '<|begin_of_text|>', '<|eot_id|>', '<|end_of_text|>', '[PAD]', '<tool>']
+      const types = [...alphabet.map(() => 1), 3, 3, 3, 5, 4]
+      const metadata = {
+        'tokenizer.ggml.model': 'gpt2',
+        'tokenizer.ggml.pre': pre,
+        'tokenizer.ggml.tokens': tokens,
+        'tokenizer.ggml.token_type': { i32s: types },
+        'tokenizer.ggml.merges': ['h e'],
+        'tokenizer.ggml.bos_token_id': { u32: 256 },
+        'tokenizer.ggml.eos_token_id': { u32: 257 },
+        'tokenizer.chat_template': 'plain',
+        'tokenizer.chat_template.tool_use': 'with tools',
+      }
+      writeGguf(path, metadata, {})
+      const file = await GgufFile.open(path)
+      const tokenizer = makeTokenizer(ggufTokenizerParts(file))
+      expect(tokenizer.eosTokenIds).toEqual([257, 258])
+      const saved = newFolder()
+      await tokenizer.saveTo(saved)
+      for (const each of [tokenizer, await loadTokenizer(saved, [])])
+        expect([each.chatTemplate, each.toolTemplate]).toEqual(['plain', 'with tools'])
+      expect(tokenizer.encode('a<tool>')).toEqual([256, 97, 260])
+      expect(tokenizer.encode('a', { addSpecialTokens: false })).toEqual([97])
+      expect([tokenizer.idToToken(259), tokenizer.isSpecial(260), tokenizer.isSpecial(257)]).toEqual([null, false, true])
+      file.close()
+    },
+  )
 })
 
 test("a DeepSeek R1 on Qwen's tokenizer begins with a bos where a Qwen has none", async () => {
