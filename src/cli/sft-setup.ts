@@ -132,7 +132,8 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     const trainer = new Trainer(decoder, trainerOptions(args, negativeLogLikelihood, folder))
     const { tokenizer, rawConfig, rawGenerationConfig } = source
     const lora = adapterConfig(args, source.config, adapter, config.model.name ?? null)
-    const about = { lora, rawConfig, rawGenerationConfig, tokenizer }
+    const dtypeOf = (name: string) => source.tensors.dtype?.(name)
+    const about = { lora, rawConfig, rawGenerationConfig, dtypeOf, tokenizer }
     const checkpoints = new RunCheckpoints({
       folder,
       trainer,

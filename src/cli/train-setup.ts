@@ -308,7 +308,9 @@ async function moveReference(moving: ReferenceSync, step: number, { console: out
 
 function aboutWeights(config: RunConfig, adapter: Adapter | undefined, model: ModelFiles, tokenizer: Tokenizer): WeightsAbout {
   const lora = adapterConfig(config.trainer.args, model.config, adapter, model.ref)
-  return { lora, rawConfig: lora ? {} : model.rawConfig(), rawGenerationConfig: model.rawGenerationConfig, tokenizer }
+  const { rawGenerationConfig, tensors } = model
+  const dtypeOf = (name: string) => tensors.dtype?.(name)
+  return { lora, rawConfig: lora ? {} : model.rawConfig(), rawGenerationConfig, dtypeOf, tokenizer }
 }
 
 /** The data as a checkpoint records it: order, samples and rollouts follow from it, so no other random state is kept. */

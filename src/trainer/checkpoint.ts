@@ -51,6 +51,8 @@ export interface WeightsAbout {
   /** config.json and generation_config.json of the model, for full training. */
   rawConfig: Record<string, unknown>
   rawGenerationConfig?: Record<string, unknown> | null
+  /** The dtype of a tensor in the model's files ("F32"), where they say one. */
+  dtypeOf?: (name: string) => string | undefined
   tokenizer?: Tokenizer | null
 }
 
@@ -69,7 +71,10 @@ export interface CheckpointState {
   extra: Record<string, unknown>
 }
 
-/** Writes what is trained into a folder that is there: a PEFT adapter, or the whole model (`dtype`: default that which each matrix runs in). */
+/**
+ * Writes what is trained into a folder that is there: a PEFT adapter, or the whole model.
+ * @param dtype of all tensors. Default: that which each matrix runs in; what is no matrix stays in float32 where it came so (A_log of Qwen3.5)
+ */
 export async function writeWeights(dir: string, decoder: Decoder, about: WeightsAbout, dtype?: 'bf16'): Promise<void> {
   const { lora, tokenizer } = about
   if (lora) {
@@ -78,7 +83,9 @@ export async function writeWeights(dir: string, decoder: Decoder, about: Weights
   }
   const matrices = matrixDtypes(decoder)
   const others = [...matrices.values()].includes('f32') ? 'f32' : 'bf16'
-  await writeModelFiles(dir, { ...about, tensors: weightTensors(decoder, (name) => dtype ?? matrices.get(name) ?? others) })
+  const asItCame = (name: string) => (about.dtypeOf?.(name) === 'F32' ? 'f32' : others)
+  const tensors = weightTensors(decoder, (name) => dtype ?? matrices.get(name) ?? asItCame(name))
+  await writeModelFiles(dir, { ...about, tensors })
 }
 
 /** Every weight of full training, read when its turn to be written comes, in the dtype that is said of its name. */

@@ -18,6 +18,7 @@ import { Gpu } from '../../src/gpu/gpu.ts'
 import { loadDecoder, type LoadOptions } from '../../src/model/decoder-load.ts'
 import { decode } from '../../src/kernels/optimizer/codes.ts'
 import { widenBf16 } from '../../src/model/bf16.ts'
+import { writeModelFolder } from '../../src/model/export.ts'
 import { openModel } from '../../src/model/open.ts'
 import { readAdapter } from '../../src/model/peft.ts'
 import { openSafetensors } from '../../src/model/safetensors.ts'
@@ -35,6 +36,7 @@ import {
 } from '../../src/trainer/checkpoint.ts'
 import { writeSamplerWeights } from '../../src/trainer/sampler-weights.ts'
 import { Trainer } from '../../src/trainer/trainer.ts'
+import { fixtures } from '../golden/cases.ts'
 import { distance, freshLora, goldenPath, loraConfig, openCase, readAll, tempFolder, trainerOptions } from './helpers.ts'
 
 const folder = tempFolder()
@@ -209,6 +211,33 @@ test('of a model that runs partly in float32 each matrix is written as it runs, 
     }
     decoder.release()
   }
+  device.close()
+})
+
+test('what is no matrix stays in float32 where it came so, though all matrices are in bf16', async () => {
+  const files = await openModel(join(fixtures, 'odd/qwen35/model'))
+  const [aLog, norm] = ['model.layers.0.linear_attn.A_log', 'model.norm.weight']
+  const tensors = files.tensors.names().map((name) => ({
+    name,
+    dtype: [aLog, norm].includes(name) ? ('f32' as const) : ('bf16' as const),
+    shape: files.tensors.shape(name),
+    read: async (): Promise<TensorData> => {
+      const { dtype, shape, data } = await files.tensors.read(name)
+      return { dtype: 'f32', shape, data: (dtype === 'f32' ? data : widenBf16(data)).map((w) => w * 1.001) }
+    },
+  }))
+  const [from, to] = ['mixed-model', 'mixed-saved'].map((name) => join(folder, name))
+  await writeModelFolder(from, { rawConfig: files.rawConfig(), tensors })
+  const model = await openModel(from)
+  const device = await Gpu.open({ checks: true })
+  const decoder = await loadDecoder(device, model, { full: true })
+  mkdirSync(to)
+  await writeWeights(to, decoder, { rawConfig: model.rawConfig(), dtypeOf: (name) => model.tensors.dtype?.(name) })
+  const [before, after] = await Promise.all([from, to].map((dir) => openSafetensors(join(dir, 'model.safetensors'))))
+  for (const name of before.names()) expect(await after.readRaw(name), name).toEqual(await before.readRaw(name))
+  expect([aLog, norm, 'model.layers.0.linear_attn.dt_bias'].map((name) => after.dtype(name))).toEqual(['F32', 'F32', 'BF16'])
+  for (const source of [before, after, model, files]) source.close()
+  decoder.release()
   device.close()
 })
 
