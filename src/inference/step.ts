@@ -112,6 +112,8 @@ export class StepCommands {
   readonly #least: number
   /** The rotary table that the plans were recorded with: a longer one may have replaced it, and they are recorded again. */
   #table: GpuBuffer | undefined
+  /** Likewise the scale of embeddings, which other weights may change. */
+  #scale: number | undefined
 
   /** Allocates the KV cache: 2 x layers x pages x pageSize x kv heads x head size values. */
   constructor(decoder: Decoder, adapters: AdapterBank, sizes: StepSizes) {
@@ -284,11 +286,13 @@ export class StepCommands {
   #body(kind: Kind): Plan {
     const { maxLength, maxRows, maxSequences } = this.#sizes
     const table = this.#decoder.rotary.table(maxLength)
+    const { scale } = this.#decoder.embedding
     const most = roundRows(maxSequences)
     // The largest first: the others fit into its scratch.
-    if (table !== this.#table) {
+    if (table !== this.#table || scale !== this.#scale) {
       this.#dropPlans()
       this.#table = table
+      this.#scale = scale
       this.#bodyPlan({ rows: maxRows, prompts: true, mixed: false })
       this.#drawPlan(most)
       this.#later(false)

@@ -6,7 +6,7 @@ import { checkF16Range, matrixUnitOf } from '../kernels/common/matrix-units.ts'
 import { writeWeight, type Weight } from '../kernels/common/weight.ts'
 import { writeBlocks } from '../kernels/quantised/quantised.ts'
 import { roundToBf16, widenBf16 } from './bf16.ts'
-import { gained, type ModelTensors } from './decoder-load.ts'
+import { embeddingScale, gained, type ModelTensors } from './decoder-load.ts'
 import { normsOf, projectionsOf, valuesOf as layerValues, type Decoder } from './decoder.ts'
 import { readBlocks } from './quantise.ts'
 import { checkTensors } from './shapes.ts'
@@ -78,6 +78,10 @@ export async function reloadDecoder(decoder: Decoder, files: ModelTensors): Prom
     uploads.add(data.byteLength)
   }
   await uploads.done()
+  const { embedding } = decoder
+  // As a load of these files would have it; commands that are recorded with the old one are recorded anew (inference/step.ts).
+  if (config.gemma && !embedding.weight.bf16)
+    embedding.scale = embeddingScale(config, tensors.dtype?.('model.embed_tokens.weight') === 'BF16')
 }
 
 async function valuesOf(tensors: TensorSource, { name, weight, fromOne }: Target): Promise<TensorData> {

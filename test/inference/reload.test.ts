@@ -13,7 +13,7 @@ import { tensorShapes } from '../../src/model/shapes.ts'
 import type { ModelConfig } from '../../src/model/types.ts'
 import { seed } from '../seed.ts'
 import { randomAdapter } from './adapter-folders.ts'
-import { engineOf, expectTrainersBits, golden, goldenSequences, sampling } from './helpers.ts'
+import { engineOf, expectTrainersBits, golden, goldenSequences, sampling, scoreAfter } from './helpers.ts'
 
 const gpu = await Gpu.open({ checks: true })
 const root = mkdtempSync(join(tmpdir(), 'dawn-rl-reload-'))
@@ -98,6 +98,29 @@ it.each(['llama', 'qwen2', 'qwen3', 'gemma3', 'qwen35'])(
     files.close()
   },
 )
+
+it('a Gemma in float32 takes the scale of embeddings that files in bf16 have', async () => {
+  const model = await openModel(join(import.meta.dirname, '../fixtures/odd/gemma3/model'))
+  const files = await otherWeights(model.config, 'gemma in float32', false)
+  const decoder = await loadDecoder(gpu, files)
+  const engine = engineOf(decoder)
+  const request = { promptIds: [5, 6, 7, 8, 9], sampling: sampling() }
+  await engine.generate(request)
+  const fresh = await loadDecoder(gpu, model)
+  expect(decoder.embedding.scale).not.toBe(fresh.embedding.scale)
+  await engine.reloadWeights(model)
+  const result = await engine.generate(request)
+  await expectTrainersBits(decoder, [{ request, result }])
+  const wanted = await scoreAfter(fresh, request.promptIds, result.ids, request.sampling.temperature)
+  result.logprobs.forEach((logprob, i) => expect(logprob).toBeCloseTo(wanted[i], 5))
+  // And back.
+  await engine.reloadWeights(files)
+  expect(decoder.embedding.scale).toBe(Math.fround(Math.sqrt(48)))
+  await expectTrainersBits(decoder, [{ request, result: await engine.generate(request) }])
+  await engine.close()
+  for (const one of [decoder, fresh]) one.release()
+  for (const one of [model, files]) one.close()
+})
 
 it('takes a tied head that is written out beside its embedding, and no other', async () => {
   const model = await openModel(golden('qwen3/model'))
