@@ -36,15 +36,15 @@ export interface GpuFacts {
   timestamps: boolean
   /** Parameters travel with the command (`var<immediate>`), else through a ring of uniform buffers. */
   immediates: boolean
-  /** Of a software driver: it makes one instruction of a multiply-add, as Mesa does from 26 on (LLVM 22). */
+  /** Whether a software driver compiles a multiply-add to one instruction, as Mesa does from 26 on (LLVM 22). */
   fused: boolean
-  /** Of the CPU that a software driver runs on (vector-width.ts); of a GPU nobody asks. */
+  /** Vector registers of the CPU that a software driver runs on (vector-width.ts); not used on GPUs, like the three that follow. */
   vectorRegisters: number
-  /** Its operations take one value of memory for all lanes. */
+  /** Whether that CPU's vector operations take an operand that is broadcast from memory to all lanes (AVX-512). */
   broadcasts: boolean
-  /** Which kind that CPU is, as some have tiles and turns of their own. */
+  /** Kind of that CPU: some have tile sizes and unrolling of their own. */
   cpu: CpuKind
-  /** Bytes of data in the first cache of that CPU's core. */
+  /** Bytes of the first-level data cache of that CPU's core. */
   firstCache: number
   /** Kernels run in another order than the driver's, which shows a missing barrier (shuffle.ts): `DAWN_RL_SHUFFLE=1`. */
   shuffled: boolean
@@ -54,7 +54,7 @@ export interface GpuFacts {
     maxWorkgroupMemory: number
     maxInvocations: number
     maxTexture: number
-    /** Of one kernel. */
+    /** Storage buffers that one kernel may bind. */
     maxStorageBuffers: number
   }
 }
@@ -71,7 +71,7 @@ export interface OpenOptions {
   adapter?: string
   /** Dawn's validation and bounds checks: on in tests, off in runs. `DAWN_RL_CHECKS=1` by default. */
   checks?: boolean
-  /** A software driver takes vectors of 512 bits where the CPU gains by them (vector-width.ts), for models that gain by them (model/wide-vectors.ts); not where it is loaded already. Default: no. */
+  /** Set a software driver to vectors of 512 bits where the CPU gains by them (vector-width.ts); for models that gain, too (model/wide-vectors.ts). No effect once the driver is loaded. Default: no. */
   wideVectors?: boolean
 }
 
@@ -98,7 +98,7 @@ export function dawnFlags(checks: boolean): string[] {
 
 let loaded = false
 
-/** Dawn with these switches; every part of the project that wants one takes it from here. What a software driver goes by is set before the first, which loads it. */
+/** Creates a Dawn instance with these switches, for the whole project. Sets a software driver's environment variables first, since the first instance loads the driver. */
 export function createInstance(flags: string[], { wideVectors = false } = {}): GPU {
   if (!loaded) {
     widenVectors(wideVectors)
@@ -110,7 +110,7 @@ export function createInstance(flags: string[], { wideVectors = false } = {}): G
 
 /**
  * Opens the adapter that `options` ask for.
- * @throws UserError where there is none, saying which command mends it.
+ * @throws UserError where there is none, naming the command that helps.
  */
 export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice> {
   const checks = options.checks ?? process.env.DAWN_RL_CHECKS === '1'
@@ -118,7 +118,7 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
   const flags = dawnFlags(checks)
   if (name) flags.push(`adapter=${name}`)
   const gpu = createInstance(flags, options)
-  // Dawn throws, and lists what there is, where none has the name.
+  // Where no adapter has the name, Dawn throws an error that lists the adapters.
   const adapter = await findAdapter(gpu).catch(() => null)
   if (!adapter) {
     throw new UserError(
@@ -132,7 +132,7 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
   const requiredLimits = allLimits(adapter)
   const open = (of: GPUAdapter, label: string) => of.requestDevice({ requiredFeatures, requiredLimits, label })
   const device = await open(adapter, 'dawn-rl')
-  // An adapter gives one device.
+  // An adapter can open only one device.
   const another = async (): Promise<GPUDevice> => open((await findAdapter(gpu))!, 'dawn-rl, beside')
   const info = adapter.info
   const fixed = info.subgroupMinSize === info.subgroupMaxSize ? (info.subgroupMinSize ?? 0) : 0
@@ -145,7 +145,7 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
     software,
     subgroupSize: features.has('subgroups') && process.env.DAWN_RL_SUBGROUPS !== '0' ? fixed : 0,
     f16: features.has('shader-f16'),
-    // A kernel on lavapipe's ends the process where its subgroups are of 16 (Mesa 26.2).
+    // With subgroups of 16, a kernel that uses lavapipe's matrix units ends the process (Mesa 26.2).
     matrixUnits: features.has('chromium-experimental-subgroup-matrix') && !(software && fixed === 16) ? matrixUnitsOf(info) : [],
     timestamps: features.has('timestamp-query'),
     immediates: language.has('immediate_address_space') && process.env.DAWN_RL_IMMEDIATES !== '0',
@@ -160,7 +160,7 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
   return { gpu, device, facts, checks, another }
 }
 
-/** An adapter's limits by their names, which are no properties of the object's own. */
+/** An adapter's limits by name: on the object they are getters of its prototype, so a spread would miss them. */
 export function allLimits({ limits }: GPUAdapter): Record<string, number> {
   const found: Record<string, number> = {}
   for (const key in limits) {
@@ -170,7 +170,7 @@ export function allLimits({ limits }: GPUAdapter): Record<string, number> {
   return found
 }
 
-/** What of an adapter's limits kernels and the pool go by. */
+/** The limits that kernels and the pool depend on. */
 export function limitsOf(limits: GPUSupportedLimits): GpuFacts['limits'] {
   return {
     maxBinding: Math.min(limits.maxStorageBufferBindingSize, widestBinding),
@@ -182,12 +182,12 @@ export function limitsOf(limits: GPUSupportedLimits): GpuFacts['limits'] {
   }
 }
 
-/** Whether a CPU plays the GPU. @param name by which Dawn lists it, where that is known */
+/** Whether a CPU plays the GPU. @param name the adapter's name in Dawn's list, where it is known */
 export function isSoftware({ isFallbackAdapter, device, description, architecture }: GPUAdapterInfo, name = ''): boolean {
   return isFallbackAdapter || /llvmpipe|swiftshader|software/i.test(`${name} ${device} ${description} ${architecture}`)
 }
 
-/** What an adapter says of its matrix units, which no version of the WebGPU types knows yet. */
+/** The matrix shapes that an adapter reports; no version of the WebGPU types has this field yet. */
 export function matrixConfigsOf(
   info: GPUAdapterInfo & {
     subgroupMatrixConfigs?: Iterable<{ componentType: string; resultComponentType: string; M: number; N: number; K: number }>
@@ -202,7 +202,7 @@ function matrixUnitsOf(info: GPUAdapterInfo): MatrixUnit[] {
     .map(({ M, N, K }) => ({ m: M, n: N, k: K }))
 }
 
-/** A real GPU before a software adapter. Dawn lists adapters in the driver's order, so both preferences are asked. */
+/** Prefers a real GPU to a software adapter. Dawn lists adapters in the driver's order, so it is asked with both power preferences. */
 async function findAdapter(gpu: GPU): Promise<GPUAdapter | null> {
   let software: GPUAdapter | null = null
   for (const powerPreference of ['high-performance', 'low-power'] as const) {

@@ -12,7 +12,7 @@ import type { BindingDeclaration } from './wgsl.ts'
 export interface Made {
   pipeline: GPUComputePipeline
   layout: GPUBindGroupLayout
-  /** Of the uniform that its parameters lie in. */
+  /** Layout of the uniform that holds its parameters. */
   uniform?: GPUBindGroupLayout
 }
 
@@ -34,7 +34,7 @@ const mostHelpers = 4
 const inCache = 40
 /** For fewer kernels no helper is opened. */
 const worthIt = 4
-/** No binding of a kernel asks for more, and none reads it. */
+/** Size of a dummy buffer: no kernel's binding requires more, and none is read. */
 const dummyBytes = 1 << 16
 
 /**
@@ -87,7 +87,7 @@ export async function compileAhead(kernels: Unmade[], helpers: number, open: () 
 /** Dispatches that run no invocation, and so read and write nothing. */
 class Dummies {
   readonly #device: GPUDevice
-  /** One for each binding, as what is written is bound once; likewise views. */
+  /** One for each binding, since a buffer that is written may be bound only once; views likewise. */
   readonly #buffers: GPUBuffer[] = []
   readonly #views = new Map<string, GPUTextureView>()
 

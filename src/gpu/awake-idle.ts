@@ -7,11 +7,11 @@
 import { closeSync, constants, openSync, writeSync } from 'node:fs'
 import type { Keeper } from './awake.ts'
 
-/** Microseconds within which to be woken: 0 forbids halting, and the other is the system's own default, no wish at all. */
+/** Latency to ask for, in microseconds: 0 forbids halting; the other value is the system's default, which asks for nothing. */
 const atOnce = Int32Array.of(0)
 const whenever = Int32Array.of(2_000_000_000)
 
-/** Undefined where this process may not. */
+/** A keeper by this way; undefined where this process may not write to the file. */
 export function keptByTheSystem(lingered: number, path = '/dev/cpu_dma_latency'): Keeper | undefined {
   let file: number
   try {

@@ -22,9 +22,9 @@ for (;;) {
 }
 `
 
-/** One thread for each of the driver's, of 10 MB, and at most so many. Undefined where they do not start: without them everything is as right, so no failure here is told. */
+/** Starts a thread for each of the driver's, at most `most`; each takes 10 MB. Undefined where they do not start: results do not depend on them, so failures are not reported. */
 export async function keptByThreads(lingered: number, most: number): Promise<Keeper | undefined> {
-  /** [0]: how many waits there are that keep cores awake, [1]: whether the threads may begin, [2]: whether they go on for a while after the last wait. */
+  /** [0]: number of waits under way, [1]: whether the threads may begin, [2]: whether they keep spinning for a while after the last wait. */
   const state = new Int32Array(new SharedArrayBuffer(12))
   state[2] = 1
   const threads: Worker[] = []

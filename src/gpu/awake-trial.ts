@@ -1,28 +1,28 @@
 /**
- * Whether cores that are kept awake make waits shorter, told from the waits themselves: for blocks of them cores are kept awake, for others not, drawn by lot. What a block took is
- * held against what waits of the same names took before, by the unit of work, since a decode step is no section of training. On some virtual machines it is a gain of up to a third; where the
- * system then puts the driver's threads on one core, a loss of up to a tenth (bench/LOG.md).
+ * Measures whether keeping cores awake makes waits shorter. Waits are grouped into blocks, and for each block it is drawn at random whether cores are
+ * kept awake. Since a decode step and a section of training differ, a block's time is divided by the expected one: what earlier waits of the same names took for a unit
+ * of work. On some virtual machines keeping cores awake gains up to a third; where the system then puts the driver's threads on one core, it loses up to a tenth (bench/LOG.md).
  */
 
-/** Milliseconds of waiting in a block: what the system makes of the threads lasts for many waits. */
+/** Milliseconds of waiting in a block. Longer than a wait, since the system's placement of the threads lasts for many waits. */
 const blockMs = 60
-/** Blocks either way before it may be decided, and all blocks after which it is. */
+/** Blocks of each kind (awake, asleep) before a decision is allowed, and blocks in all after which one is forced. */
 const fewest = 10
 const most = 400
-/** Blocks either way from which on most go the way that is faster so far, and how many of them do. */
+/** Once there are so many blocks of each kind, this share of the following ones goes to the kind that is faster so far. */
 const known = 5
 const favoured = 0.75
-/** How many blocks go the way that is not expected to be the faster one before that: few, as runs of some seconds are over then. */
+/** Until then, the share of blocks of the kind that is expected to be slower: small, because short runs end in this phase. */
 const unexpected = 0.25
-/** It is decided earlier by a difference of so many times its standard error. */
+/** An earlier decision takes a difference of so many standard errors. */
 const clear = 3
-/** What keeping cores awake must gain, as a share: it takes power, memory and the host's time. */
+/** The least gain, as a share, for which cores are kept awake: it costs power, memory and the host's time. */
 const least = 0.02
-/** Waits of a name that are left out, as they may compile kernels; and after how many more those before are forgotten. */
+/** The first waits of a name, which may compile kernels, are left out; the mean of a name follows about its last `remembered` waits. */
 const leftOut = 2
 const remembered = 64
 
-/** How a wait goes that begins now. */
+/** The block that a wait belongs to, and whether cores are kept awake in it. */
 export interface Turn {
   awake: boolean
   block: number
@@ -44,17 +44,17 @@ class Sample {
   }
 }
 
-/** Two ways for waits to go, in turn, until one is found faster. Every wait asks `turn` as it begins and tells `took` when it is over. */
+/** The trial. Every wait calls `turn` when it begins and `took` when it is over. */
 export class AwakeTrial {
   readonly #random: () => number
-  /** How many blocks keep cores awake before anything is known. */
+  /** Share of blocks that keep cores awake before anything is known. */
   readonly #unknown: number
   /** Of each name: waits so far, and the mean of what a unit of work took. */
   readonly #names = new Map<string, { seen: number; mean: number }>()
-  /** The logarithms of what blocks took by what was expected of them: asleep, awake. */
+  /** Logarithms of each block's time divided by its expected time: asleep, awake. */
   readonly #sides = [new Sample(), new Sample()]
   #turn: Turn
-  /** Of this block: milliseconds in all, of waits from which something is expected, and what that is. */
+  /** The current block: milliseconds of all its waits, of those with an expected time, and the sum of these expected times. */
   #inBlock = { ms: 0, took: 0, expected: 0 }
   #verdict: boolean | undefined
 
@@ -68,7 +68,7 @@ export class AwakeTrial {
     this.#turn = { awake: expected, block: 0 }
   }
 
-  /** The way for a wait that begins now. */
+  /** For a wait that begins now; begins a new block where the current one is full. */
   turn(): Turn {
     const { ms, took, expected } = this.#inBlock
     if (ms < blockMs) return this.#turn
@@ -82,17 +82,18 @@ export class AwakeTrial {
   }
 
   /**
-   * A wait is over, that was `ms` long for so much work, of those that are under way together the part behind the one before.
-   * @returns whether to keep cores awake from now on, once that is decided
+   * A wait is over.
+   * @param ms its length; of waits that overlap, the part after the end of the one before
+   * @returns whether to keep cores awake from now on; undefined until that is decided
    */
   took({ block }: Turn, name: string, ms: number, work: number): boolean | undefined {
     this.#inBlock.ms += ms
-    // One that reaches into the next block went both ways.
+    // A wait that reaches into the next block may belong to both kinds.
     if (block === this.#turn.block) this.#count(name, ms, work)
     return this.#verdict
   }
 
-  /** What keeping cores awake gains beyond the least, so far. */
+  /** The gain of keeping cores awake so far, above `least`. */
   get #gain(): number {
     const [asleep, awake] = this.#sides
     return asleep.mean - awake.mean - least

@@ -24,19 +24,19 @@ export interface Keeper {
   hold(): void
   /** It is over. When no wait is left cores may sleep, after a while. */
   release(): void
-  /** Turns that while on or off. */
+  /** Whether cores stay awake for a while after the last wait. */
   linger(on: boolean): void
   end(): void
 }
 
-/** Milliseconds that cores stay awake after a wait: the next work comes soon, or not at all. */
+/** Milliseconds that cores stay awake after a wait: the next work mostly comes within that time. */
 const lingered = 100
 
-/** Cores are kept awake on machines of up to so many: with more of them it matters less that one wakes late, and costs more to keep all awake. */
+/** Cores are kept awake only on machines with at most so many: with more, a late one matters less, and keeping all awake costs more. */
 const most = 8
 
 let keeper: Keeper | undefined
-/** Set while it is tried whether that is a gain. */
+/** The trial while it runs. */
 let trial: AwakeTrial | undefined
 
 /** Keeps cores awake for a device that computes on them, while it is waited for. */
@@ -62,9 +62,9 @@ export const awake: Help = {
   },
 }
 
-/** Tries whether that is a gain here; by threads where the system does not do it. */
+/** Tries whether keeping cores awake is a gain on this machine; by threads where the system cannot be asked. */
 export const awakeTried: Help = {
-  // Only for longer runs: for some seconds the trial takes the slower way too, and threads take 10 MB each.
+  // Only in longer runs: the trial spends some seconds in the slower mode, and threads take 10 MB each.
   after: 5000,
   start: () => void tryIt(),
 }
@@ -85,7 +85,7 @@ function settle(on: boolean): void {
   keeper = undefined
 }
 
-/** Whether cores are worth keeping awake on this machine, by what the system says of it. */
+/** Whether this machine is one where cores may be kept awake: a virtual one under Linux, unless `setting` says otherwise. */
 export function wanted(setting = '', read = readOrNothing): boolean {
   if (process.platform !== 'linux' || setting === '0') return false
   return setting === '1' || setting === 'threads' || /^flags\s*:.*\bhypervisor\b/m.test(read('/proc/cpuinfo'))

@@ -1,4 +1,4 @@
-/** Bind groups, made once for a layout and what is bound: kernels that differ in their code alone share them. */
+/** A cache of bind groups by layout and bound buffers: kernels with the same layout share them. */
 import { rangeOf, type Binding } from './commands.ts'
 import { GpuError, GpuMemoryError } from './errors.ts'
 import type { Kernel } from './kernel.ts'
@@ -8,7 +8,7 @@ export class BindGroups {
   readonly #device: GPUDevice
   readonly #limits: { maxBinding: number }
   readonly #groups = new Map<string, { group: GPUBindGroup; ids: number[] }>()
-  /** Keys of `#groups` by the id of each buffer and texture in them. */
+  /** For each buffer's or texture's id, the keys in `#groups` of the bind groups that contain it. */
   readonly #keys = new Map<number, Set<string>>()
 
   constructor(device: GPUDevice, limits: { maxBinding: number }) {
@@ -49,7 +49,7 @@ export class BindGroups {
   /** Forgets the bind groups of a buffer or texture that is gone: they would keep its memory. */
   forget(id: number): void {
     for (const key of this.#keys.get(id) ?? []) {
-      // What else is bound there may stay for as long as the process, as weights do.
+      // Also from the other buffers' key sets: some of these (weights) live as long as the process.
       for (const other of this.#groups.get(key)!.ids) this.#keys.get(other)?.delete(key)
       this.#groups.delete(key)
     }

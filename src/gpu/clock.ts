@@ -1,11 +1,11 @@
-/** The clock of a GPU: it falls while there is nothing to do, as when data are made and kernels compiled, and takes seconds to rise again. */
+/** The clock of a GPU: it falls while the GPU is idle, as when the host makes data or compiles kernels, and takes seconds to rise again. */
 import type { Gpu } from './gpu.ts'
 
-/** Seconds that it takes at most until it is as fast as it gets: an H200's takes two and a half (bench/LOG.md, "On an H200"). */
+/** Seconds to wait for the highest clock at most: an H200 takes two and a half (bench/LOG.md, "On an H200"). */
 const rising = 4
 
 /**
- * Has the device run a case until half a second has brought no better time, to be called before one is timed. Not for software adapters, which have no clock of their own.
+ * Runs a case until half a second has brought no better time; to be called before the case is timed. Does nothing on software adapters, which have no clock of their own.
  * @param run records one call @param seconds that one call is known to take, about
  */
 export async function awakenClock(gpu: Gpu, run: () => void, seconds: number): Promise<void> {

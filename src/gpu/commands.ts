@@ -30,9 +30,9 @@ interface Copy {
 }
 /** What a copy into a texture takes of a buffer: `texels` of 16 bytes of each of `rows` rows. */
 export interface TextureRows {
-  /** Of the first row, a multiple of 16. Default: 0. */
+  /** Offset of the first row, a multiple of 16. Default: 0. */
   offset?: number
-  /** From a row to the next, a multiple of 256. */
+  /** Distance between the beginnings of two rows, a multiple of 256. */
   bytesPerRow: number
   rows: Count
   texels: number
@@ -79,7 +79,7 @@ export class UniformRing {
     this.#layout = layout
   }
 
-  /** Writes the parameters of `commands`; where each dispatch that has some finds them. */
+  /** Writes the parameters of `commands`. @returns for each dispatch that has parameters, where they lie */
   fill(commands: Command[]): { group: GPUBindGroup; offset: number }[] {
     const perBuffer = 256
     const blocks = commands.flatMap((c) => ('kernel' in c && c.params ? [c.params] : []))

@@ -1,12 +1,12 @@
-/** What is done about the cores of a software adapter's driver while it is waited for: they are kept awake (awake.ts), and each of its threads has one of its own (pinned.ts). */
+/** The cores that a software adapter's driver computes on: while the device is waited for they are kept awake (awake.ts), and each driver thread is pinned to one (pinned.ts). */
 import { awake, awakeTried } from './awake.ts'
 import { pinned } from './pinned.ts'
 
 /** A wait under way. */
 export interface Wait {
-  /** It is over, or is given up. */
+  /** The wait is over, or is given up. */
   rest(): void
-  /** What it was, how long it was behind the wait before it, and for how much work. */
+  /** Reports the wait's name, how long it took (from the end of the wait before it, where both overlap), and its amount of work. */
   took?(name: string, ms: number, work: number): void
 }
 
@@ -15,7 +15,7 @@ export interface Help {
   /** Milliseconds of waiting in all after which it starts: a short command does not pay for what it takes. */
   after: number
   start(): void
-  /** A wait begins, before `start`, too. */
+  /** Called when a wait begins, also before `start`. */
   wait?(): Wait
 }
 
@@ -24,7 +24,7 @@ const helps: Help[] = [awake, pinned, awakeTried]
 let waited = 0
 let started = 0
 
-/** Gives a device that computes on this machine's cores what makes it faster, until `rest`. */
+/** Starts the helps that are due, and tells all that a wait begins; the result's `rest` and `took` reach all of them. */
 export function beginWait(): Required<Wait> {
   while (started < helps.length && waited >= helps[started].after) helps[started++].start()
   const waits = helps.flatMap((help) => help.wait?.() ?? [])

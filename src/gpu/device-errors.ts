@@ -1,4 +1,4 @@
-/** What a device reports, which it does late and to nobody in particular: kept here until somebody uses the device again. */
+/** Errors of a device. WebGPU reports them late and to a global handler, so they are kept here and thrown when the device is next used. */
 import { messageOf } from '../common/errors.ts'
 import { DeviceLostError, GpuError, GpuMemoryError } from './errors.ts'
 

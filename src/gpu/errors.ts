@@ -3,7 +3,7 @@ export class GpuError extends Error {
   override name = 'GpuError'
 }
 
-/** There is not enough memory on the device, not within the limit that was set, or not in one piece. What was asked for was not made. */
+/** Memory did not suffice: on the device, within the limit that was set, or in one piece. Nothing was allocated. */
 export class GpuMemoryError extends GpuError {
   override name = 'GpuMemoryError'
 }
@@ -13,6 +13,6 @@ export class DeviceLostError extends GpuError {
   override name = 'DeviceLostError'
 }
 
-/** Whether it is for want of memory: said by the device, by a limit, or by a driver that had none for a texture, with which the device is lost. */
+/** Whether an error means that memory ran out: reported by the device, by the limit, or by a driver that lost the device because it could not allocate a texture. */
 export const isOutOfMemory = (error: unknown): error is GpuError =>
   error instanceof GpuMemoryError || (error instanceof DeviceLostError && /OUT_OF_(DEVICE|HOST)_MEMORY/.test(error.message))

@@ -37,7 +37,7 @@ export class Gpu {
   readonly facts: GpuFacts
   readonly checks: boolean
   readonly pool: BufferPool
-  /** Who runs when, where an engine and a trainer use this device at the same time. */
+  /** Decides whose commands go next where an engine and a trainer use this device at the same time. */
   readonly share = new DeviceShare()
   readonly kernels: KernelCache
   submits = 0
@@ -96,7 +96,7 @@ export class Gpu {
     return this.#errors.first
   }
 
-  /** Bind groups that are kept. */
+  /** Number of bind groups in the cache. */
   get bindGroups(): number {
     return this.#groups.size
   }

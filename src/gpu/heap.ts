@@ -31,7 +31,7 @@ export function collectYoung(): void {
   collector()({ type: 'minor' })
 }
 
-/** Collects all objects that nobody holds, which takes 10 ms and more: for large arrays that are no longer young. */
+/** A full collection, which takes 10 ms or more: for large arrays that are no longer in the young generation. */
 export function collectAll(): void {
   collector()({ type: 'major' })
 }

@@ -46,9 +46,9 @@ export class KernelCache {
   readonly #layouts = new Map<string, { layout: GPUBindGroupLayout; layoutId: number }>()
   /** By path and constants: kernels of several folders may have one label. */
   readonly #kernels = new Map<string, Kernel>()
-  /** Those that are known and not compiled yet, likewise. */
+  /** Kernels that are not compiled yet, by the same key. */
   readonly #waiting = new Map<string, Waiting>()
-  /** One call of `compile` after the other. */
+  /** The last call of `compile`; the next one begins after it. */
   #compiling: Promise<void> = Promise.resolve()
   /** Bind group layout of the uniform that carries parameters where there are no immediates. */
   readonly uniformLayout: GPUBindGroupLayout | undefined
@@ -67,8 +67,8 @@ export class KernelCache {
 
   /**
    * The kernel of a `.wgsl` file in the variant that `constants` select.
-   * @param later it is compiled when it is asked for without this, or by `compile`; until then it has no pipeline
-   * @param shuffle its invocations in another order (shuffle.ts)
+   * @param later do not compile it now: a later call without this flag does, or `compile`; until then it has no pipeline
+   * @param shuffle run its invocations in another order (shuffle.ts)
    * @throws GpuError with the compiler's words and the line it means
    */
   get(path: string, constants: Constants, later: boolean, shuffle = false): Kernel {
@@ -129,7 +129,7 @@ export class KernelCache {
       copy: async () => {
         // Expanded again, since keeping all sources would take megabytes. With a constant more, since Dawn gives the same pipeline for the same text.
         const text = `${this.#sourceOf(path, label, constants, shuffle).source}\nconst SECOND_COPY = 2;`
-        // Not on Dawn's threads: a process that ends while they compile would print errors that are none.
+        // Not on Dawn's threads: a process that ends while they compile would print spurious errors.
         this.#device.pushErrorScope('validation')
         const pipeline = this.#device.createComputePipeline(describe(text))
         const error = await this.#device.popErrorScope()

@@ -1,7 +1,7 @@
 /** Buffers with an explicit lifetime. Everything on the GPU is counted here, so that memory can be shown, limited and tested. */
 import { GpuError, GpuMemoryError } from './errors.ts'
 
-/** Bytes that kernels are given at once at most: they count in 32 bits, and Metal binds buffers of any size. */
+/** Most bytes in one binding: kernels count in 32 bits, and Metal would bind buffers of any size. */
 export const widestBinding = 2 ** 32 - 4
 
 let nextId = 1
@@ -135,14 +135,14 @@ export class BufferPool {
     return texture
   }
 
-  /** A plan copies into a texture from here on. @param held the plan's own set of such textures */
+  /** Notes that a plan copies into a texture. @param held the plan's own set of such textures */
   hold(texture: GpuTexture, held: Set<GpuTexture>): void {
     if (held.has(texture)) return
     held.add(texture)
     if (texture.plans++ === 0 && this.#staging.has(texture)) this.#count(texture.bytes, 0)
   }
 
-  /** A plan that copied into these is released. */
+  /** Undoes `hold` for the textures of a released plan. */
   letGo(held: Set<GpuTexture>): void {
     for (const texture of held) if (--texture.plans === 0 && this.#staging.has(texture)) this.#count(-texture.bytes, 0)
   }

@@ -1,12 +1,12 @@
-/** Buffers that can be mapped: the last few that were read through are used again, where they fit well. */
+/** Mappable buffers for read-backs; the last few are kept and used again where their size fits. */
 
-/** So many are kept. */
+/** Number of buffers kept. */
 const kept = 8
 
 export class ReadBuffers {
   readonly #device: GPUDevice
   readonly #free: GPUBuffer[] = []
-  /** Buffers that were made, since none fitted. */
+  /** Buffers made so far. */
   made = 0
 
   constructor(device: GPUDevice) {
@@ -22,7 +22,7 @@ export class ReadBuffers {
     return this.#device.createBuffer({ size: Math.max(256, size), usage })
   }
 
-  /** Takes one back, which is not mapped any more. */
+  /** Takes back a buffer, which must be unmapped. */
   give(buffer: GPUBuffer): void {
     this.#free.push(buffer)
     if (this.#free.length > kept) this.#free.shift()!.destroy()

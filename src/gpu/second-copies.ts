@@ -1,5 +1,5 @@
 /**
- * A second copy of a kernel's machine code, for where the first lies badly.
+ * A second copy of a kernel's machine code, for kernels whose first copy lies on unlucky pages of memory.
  *
  * AMD's cores (Zen 3 and Zen 5 were looked at) cannot hold the code of some two pages of memory at once, whatever their addresses: the pages' places in the machine decide.
  * A kernel whose loop has such two among its four to nine pages runs at 0.4 to 0.9 of its speed as long as the process lives: one of fifty with vectors of 512 bits
@@ -29,16 +29,16 @@ const clear = 0.93
 export const takesSecondCopies = ({ cpu, name, timestamps }: GpuFacts): boolean =>
   cpu !== 'other' && timestamps && isLavapipe(name) && !cacheFault()
 
-/** A kernel for which it is open whether it stays with its first copy. */
+/** A kernel whose copies have not been compared yet. */
 interface Open {
-  /** How many submits it was in, and how many since one was timed. */
+  /** Submits that it was in, and those since the last timed one. */
   submits: number
   since: number
   /** Milliseconds that it has taken so far, estimated from the timed submits. */
   spent: number
   trial?: Trial
 }
-/** Two copies, and what dispatches took with either, by what they were asked to do. */
+/** Two copies of a kernel, and the times of dispatches with either, grouped by params and workgroups. */
 interface Trial {
   pipelines: [GPUComputePipeline, GPUComputePipeline]
   submits: number
@@ -47,7 +47,7 @@ interface Trial {
 /** A dispatch that was timed. */
 interface Timed {
   kernel: Kernel
-  /** Where what it took with a copy belongs. */
+  /** The list that its time goes into. */
   took?: number[]
 }
 

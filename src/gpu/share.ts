@@ -21,7 +21,7 @@ export class DeviceShare {
   least = leastShare
   /** Engines that have requests to run. */
   #busy = 0
-  /** Milliseconds that training is owed: its least share of what engines took, less what it got while they were busy. */
+  /** Milliseconds that training is owed: its least share of the engines' time, minus the time it got while they were busy. */
   #owed = 0
   #waiting: (() => void) | undefined
 
@@ -36,7 +36,7 @@ export class DeviceShare {
     if (this.#busy === 0) this.#wake()
   }
 
-  /** An engine's step is through, `ms` after it was sent or after the one before it. */
+  /** An engine's step has ended, `ms` after it was sent or after the end of the step before it. */
   stepped(ms: number): void {
     if (!this.#waiting) return
     this.#owed += ms * this.least
@@ -54,7 +54,7 @@ export class DeviceShare {
     await new Promise<void>((resolve) => (this.#waiting = resolve))
   }
 
-  /** A section of training is through; it took `ms`. */
+  /** A section of training has ended; it took `ms`. */
   trained(ms: number): void {
     if (this.#busy === 0) this.#owed = 0
     else this.#owed -= ms
@@ -69,7 +69,7 @@ export class DeviceShare {
 /**
  * Sends a plan section by section, each when `gpu.share` gives it a turn; resolves when the last one is sent. Two are in flight, so that the
  * device has no gap; one beside an engine that works on a software adapter, whose steps fill the gap. Until then the plan must not be replayed otherwise.
- * @param work how much it is, in a unit of the caller's, for the waits
+ * @param work amount of work in any unit, from which the length of waits is predicted (waits.ts)
  */
 export async function sendInSections(gpu: Gpu, plan: Plan, values: Record<string, number>, work: number): Promise<void> {
   const { share, facts } = gpu

@@ -5,7 +5,7 @@
  * which tile, how large a buffer, how many loops) decides by `capacityOf`.
  */
 
-/** What is open in a plan, by name. */
+/** A value that a plan leaves open. */
 export interface Variable {
   name: string
   /** The largest value that a replay may give. */
@@ -34,7 +34,7 @@ export class Size {
 
 export type Count = number | Size
 
-/** fn of a count. Where the result is to be a count again, `fn` must not fall as its argument grows: its value at the capacity is the new capacity. */
+/** Applies fn to a count. `fn` must not decrease where the result is used as a count: its value at the capacity becomes the new capacity. */
 export function map(count: Count, fn: (value: number) => number): Count {
   if (typeof count === 'number') return fn(count)
   const { variable, capacity, at } = count
@@ -46,9 +46,9 @@ export const capacityOf = (count: Count): number => (typeof count === 'number' ?
 
 export const times = (count: Count, factor: number): Count => map(count, (n) => n * factor)
 
-/** How many groups of `size` hold them all. */
+/** Number of groups of `size` that hold `count` items. */
 export const groupsOf = (count: Count, size: number): Count => map(count, (n) => Math.ceil(n / size))
 
-/** How many of them lie in first .. first + most: 0 where there are fewer than `first`. */
+/** How many of `count` items lie in first .. first + most; 0 where there are fewer than `first`. */
 export const within = (count: Count, first: number, most: number): Count =>
   map(count, (n) => Math.max(0, Math.min(most, n - first)))

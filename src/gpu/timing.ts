@@ -7,7 +7,7 @@ export interface PassTimer {
   readonly each: boolean
   /** Timestamp slots for the next pass. */
   next(encoder: GPUCommandEncoder): GPUComputePassTimestampWrites
-  /** Says what is in it. */
+  /** Adds a dispatch to the pass. */
   add(dispatch: Dispatch): void
   /** Ends a submit. */
   resolve(encoder: GPUCommandEncoder): void
@@ -22,7 +22,7 @@ export interface KernelTime {
 /** Timestamps a query set may hold. */
 export const capacity = 4096
 
-/** How long a dispatch took, under what the timer calls it. */
+/** How long a dispatch took, under the timer's name for it. */
 export interface Span<Name> {
   name: Name
   milliseconds: number
@@ -41,7 +41,7 @@ export class DispatchTimer<Name> implements PassTimer {
   #used = 0
   running = false
 
-  /** @param nameOf is asked as a dispatch is encoded, before its pipeline is */
+  /** @param nameOf called for each dispatch just before its pipeline is encoded */
   constructor(device: GPUDevice, nameOf: (dispatch: Dispatch) => Name) {
     this.#device = device
     this.#nameOf = nameOf

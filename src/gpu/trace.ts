@@ -1,8 +1,8 @@
 /**
  * The device's part of a trace (common/trace.ts): submits and waits as the host sees them, and by timestamps the time of every kernel or pass.
  * - The device's clock has an origin of its own. Two facts of each submit bound the difference to ours: it cannot have begun before it was sent,
- *   nor ended after it was known to be done. The largest of the first bounds is taken, which a submit to a device that waits for work comes closest to;
- *   the note of the trace says how far the second bounds leave room.
+ *   nor ended after it was known to be done. The largest of the first bounds is taken: a submit to an idle device comes closest to it. The trace's note
+ *   says how far off that may be, by the second bounds.
  * - Timestamps are read when a wait for later work is over, so that nothing waits for them.
  */
 import { gpuProcess, tracer, type Span, type TraceArgs, type TraceEvent, type Tracer } from '../common/trace.ts'
@@ -45,7 +45,7 @@ export class GpuTrace implements PassTimer {
   readonly #timestamps: boolean
   readonly #poolBytes: () => number
   #tracer: Tracer | undefined
-  /** Bytes of the pool that were counted last. */
+  /** The last value of the memory counter. */
   #bytes = 0
   readonly #free: Slots[] = []
   /** The batch that is filled, and those that are resolved and not sent, sent, being read. */

@@ -12,7 +12,7 @@
 import { existsSync } from 'node:fs'
 import { readOrNothing } from '../common/cpu-time.ts'
 
-/** One of these exists where a GPU's driver is loaded: DRM, NVIDIA's own, and a WSL guest's. */
+/** Device files of GPU drivers: DRM, NVIDIA, WSL. */
 const devices = ['/dev/dri', '/dev/nvidiactl', '/dev/dxg']
 
 /**
@@ -48,22 +48,22 @@ export function vectorRegisters(cpuinfo: string = readCpuinfo()): number {
   return field(cpuinfo, 'flags') !== '' && !has(cpuinfo, 'avx512vl') ? 16 : 32
 }
 
-/** Whether the CPU's operations take one value of memory for all lanes of a vector (AVX-512's broadcasts). @param cpuinfo for tests */
+/** Whether the CPU's vector operations take an operand that is broadcast from memory to all lanes (AVX-512). @param cpuinfo for tests */
 export const broadcastsMemory = (cpuinfo: string = readCpuinfo()): boolean => has(cpuinfo, 'avx512vl')
 
 /** The kinds of CPU whose products take tiles and turns of their own (kernels/matmul/cpu.ts). */
 export type CpuKind = 'zen4' | 'amd' | 'other'
 
 /**
- * Which kind the CPU is. What a loop of a product should not outgrow is less on AMD's CPUs than on others. But a Zen 4 (family 25 with AVX-512) takes two turns for each operation of
- * 512 bits, so that a loop's code is fetched in time however long it is, and tiles may be larger (bench/LOG.md, "Zen 4, larger tiles"). @param cpuinfo for tests
+ * The kind of the CPU. On AMD's CPUs a product's loop must stay smaller in code than on others. But a Zen 4 (family 25 with AVX-512) takes two turns for each operation of
+ * 512 bits, which leaves time to fetch a loop's code however long it is, so tiles may be larger (bench/LOG.md, "Zen 4, larger tiles"). @param cpuinfo for tests
  */
 export function cpuKind(cpuinfo: string = readCpuinfo()): CpuKind {
   if (field(cpuinfo, 'vendor_id') !== 'AuthenticAMD') return 'other'
   return field(cpuinfo, 'cpu family') === '25' && has(cpuinfo, 'avx512f') ? 'zen4' : 'amd'
 }
 
-/** Bytes of data in the first cache of a core, 32 KiB where the system does not say. @param folder for tests: what Linux says of the caches of a core */
+/** Bytes of a core's first-level data cache; 32 KiB where the system does not say. @param folder for tests: Linux's description of a core's caches */
 export function firstCacheBytes(folder = '/sys/devices/system/cpu/cpu0/cache'): number {
   const says = (index: number, name: string) => readOrNothing(`${folder}/index${index}/${name}`).trim()
   const data = [0, 1, 2, 3].find((index) => says(index, 'level') === '1' && says(index, 'type') !== 'Instruction')
@@ -71,10 +71,10 @@ export function firstCacheBytes(folder = '/sys/devices/system/cpu/cpu0/cache'): 
   return Number(kibibytes) * 1024
 }
 
-/** Whether a software driver that describes itself so makes one instruction of a multiply-add: a Mesa of version 26 or newer. */
+/** Whether a software driver with this description compiles a multiply-add to one instruction: Mesa 26 or newer. */
 export const fusesMultiplyAdd = (description: string): boolean => Number(/\bMesa (\d+)\./.exec(description)?.[1] ?? 0) >= 26
 
-/** What /proc/cpuinfo says first under a name; empty where it says nothing. */
+/** The first value of a name in /proc/cpuinfo; empty where there is none. */
 function field(cpuinfo: string, name: string): string {
   return new RegExp(`^${name}\\s*:\\s*(.*)$`, 'm').exec(cpuinfo)?.[1] ?? ''
 }

@@ -5,7 +5,7 @@
  * - A wait has a name and an amount of work; what a unit of work takes is learned from the last two waits of that name (the smaller: one that held a pause of
  *   the machine must not make the next ones oversleep).
  * - Nothing is learned from a wait that may have held a kernel's compilation, which this driver does at a kernel's first use: it takes a hundred times as long
- *   as the work, and who has overslept does not learn by how much.
+ *   as the work, and a wait that overslept cannot tell by how much.
  * - The device works its queue in order, so a wait begins where the one before it ends: a decode step behind a training step sleeps for both.
  * Meanwhile the system is made to give the driver its cores (cores.ts).
  */
@@ -14,7 +14,7 @@ import { beginWait } from './cores.ts'
 
 export interface WaitFor {
   name: string
-  /** How much is waited for, in a unit of the caller's (rows). */
+  /** Amount of work that is waited for, in any unit (rows). */
   work: number
 }
 
@@ -27,7 +27,7 @@ const nobody = new Int32Array(new SharedArrayBuffer(4))
 export class WaitClock {
   /** Milliseconds a unit of work, of the last two waits. */
   readonly #rates = new Map<string, [number, number]>()
-  /** When the device is expected to be through with all that is waited for, and when it last was. */
+  /** When the device is expected to have done all work that is waited for, and when the last wait ended. */
   #due = 0
   #done = 0
   /** Kernels that were compiled by the end of the last wait. */

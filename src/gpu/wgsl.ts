@@ -99,7 +99,7 @@ function matching(lines: string[], start: number, to: number, kind: 'if' | 'for'
   for (let n = start + 1; n < to; n++) {
     const { word, rest } = directiveOf(lines[n]) ?? {}
     if (word === undefined) continue
-    // Here, as the lines may be left out.
+    // Checked here, since the lines may be left out of the expansion.
     if (!directives.includes(word) || (word === 'else' && rest))
       throw new Error(`${path}:${n + 1}: unexpected directive '#${word} ${rest}'`)
     if (word === kind) depth++
@@ -122,7 +122,7 @@ function substitute(line: string, scope: Constants, where: string): string {
   return out + line.slice(done)
 }
 
-/** Of expressions without names: an unrolled kernel has thousands, and few different ones. */
+/** Values of expressions without names: an unrolled kernel has thousands, but few different ones. */
 const values = new Map<string, number>()
 
 function evaluate(expression: string, scope: Constants, where: string): number {
@@ -166,7 +166,7 @@ const mostParams = 16
 
 /**
  * Names and scalar types of `struct Params`, in order; empty where the kernel has none. All fields are 4 bytes.
- * @throws Error naming the kernel and the field that is of another type, or how many are too many: their bytes would be others'
+ * @throws Error naming the kernel and the field that is of another type, or that there are too many for immediates
  */
 export function paramsOf(source: string, kernel: string): { name: string; type: 'u32' | 'i32' | 'f32' }[] {
   const body = /struct\s+Params\s*\{([^}]*)\}/.exec(source)?.[1] ?? ''
