@@ -1,9 +1,9 @@
 /**
- * Adapters on the GPU for steps whose rows run with different ones: for the projections of each input the policy's own (its trained values, copied) and those
- * that have a name lie one below the other as one low-rank product (kernels/lora/stack.wgsl), and each row keeps its own part of it.
- * - Bits: a row sums over the weight, then over the whole rank in order; parts of other adapters add 0. So it has the bits of a decoder with its adapter alone.
- * - Cost: a step computes all parts for all rows, rank / K and rank / N of a projection. The bank has room for those that are loaded, and grows in powers of two.
- * - A wide adapter makes all parts as wide. 4 x rank x (inputs + outputs) bytes a projection, where rank is the policy's, and width x places of the others.
+ * Adapters on the GPU for steps whose rows use different ones. For the projections of one input, the policy's adapter (a copy of its trained values) and the
+ * named ones are stacked along the rank to one low-rank product (kernels/lora/stack.wgsl), of which each row keeps its own adapter's part.
+ * - Bits: a row sums over the weight, then over the whole stacked rank in order; parts of other adapters add 0. So it has the bits of a decoder with its adapter alone.
+ * - Cost: a step computes all parts for all rows, which adds rank / K and rank / N of a projection's work. The bank has room for the loaded adapters, and grows in powers of two.
+ * - Memory: 4 x rank x (inputs + outputs) bytes a projection, where rank is the policy's plus width x places: every named adapter takes the width of the widest.
  */
 import type { Projection } from '../autograd/ops/linear.ts'
 import type { RowAdapters, StackedLora } from '../autograd/ops/linears.ts'
@@ -18,10 +18,10 @@ import { firstNamed, placeOfPolicy } from './step-rows.ts'
 /** Parts of a buffer begin at multiples of so many values, as bindings must. */
 const alignment = 64
 
-/** Projections of one input. */
+/** The projections that have the same input. */
 interface Group {
   projections: Projection[]
-  /** Rank of the policy's own, 0 without. */
+  /** Rank of the policy's adapter, 0 without one. */
   own: number
   buffer?: GpuBuffer
   stack?: StackedLora
@@ -31,15 +31,15 @@ export class AdapterBank {
   readonly #gpu: Gpu
   readonly #groups: Group[]
   readonly #of = new Map<Projection, Group>()
-  /** Rank of the parts with a name, and how many there is room for. */
+  /** Rank of each named adapter's part, and how many such parts there is room for. */
   #width = 0
   #room = 0
-  /** By place from `firstNamed` on: the scales of what lies there, by projection. */
+  /** For each place from `firstNamed` on, the scales of its adapter, by projection. */
   readonly #scales: Map<string, number>[] = []
   #made = false
-  /** Whether the policy's part is older than the policy. */
+  /** Whether the policy's part is out of date. */
   #stale = true
-  /** Counts the layouts: commands that were recorded with an older one read buffers that are gone. */
+  /** Number of the current layout of the buffers: commands recorded with an older one must be recorded again. */
   layout = 0
 
   constructor(decoder: Decoder) {
@@ -59,7 +59,7 @@ export class AdapterBank {
     return this.#groups.reduce((sum, { buffer }) => sum + (buffer?.bytes ?? 0), 0)
   }
 
-  /** The policy's weights are others from here on. */
+  /** To be called when the policy's weights have changed. */
   changed(): void {
     this.#stale = true
   }
@@ -81,14 +81,14 @@ export class AdapterBank {
     this.#stale = false
   }
 
-  /** What rows of a step read, by the places in `places`. */
+  /** The adapters of a step's rows, by the indices in `places`. */
   rows(places: GpuBuffer): RowAdapters {
     return { places, of: ([first]) => this.#of.get(first)!.stack }
   }
 
   /**
-   * Puts an adapter at a place, in commands of this turn of the event loop: steps recorded before have what was there, steps after it have this.
-   * @throws UserError where the bank would be larger than this adapter of the machine binds, GpuMemoryError; nothing was written then
+   * Writes an adapter to a place, by commands recorded now: steps recorded before use the old one, later steps the new one.
+   * @throws UserError where the bank would exceed what the machine's adapter can bind, GpuMemoryError; nothing is written then
    */
   write(place: number, { tensors }: Adapter): void {
     const gpu = this.#gpu
@@ -112,7 +112,7 @@ export class AdapterBank {
       this.#writeScales(projections, stack)
       projections.forEach(({ name, weight }, i) => {
         const { buffer, offset } = stack.a[i]
-        // Without A nothing is left of what B was.
+        // With A zero, the old values of B have no effect.
         const rows = new Float32Array(this.#width * weight.columns)
         rows.set(tensors.get(name)?.A ?? [])
         gpu.write(buffer, rows, offset + (own + index * this.#width) * weight.columns * 4)
@@ -135,7 +135,7 @@ export class AdapterBank {
     this.#made = false
   }
 
-  /** Makes the buffers anew for parts of another width, or more of them, and brings over what is there. */
+  /** Allocates the buffers again for wider parts, or more of them, and copies the present ones over. */
   #arrange(width: number, room: number, coming: Adapter['tensors'] | undefined): void {
     const gpu = this.#gpu
     const plans = this.#groups.map((group) => {
@@ -150,7 +150,7 @@ export class AdapterBank {
       )
     }
     const groups = this.#groups.flatMap((group, g) => (plans[g] ? [{ group, plan: plans[g] }] : []))
-    // Before anything changes: where there is no room all stays as it is.
+    // All are allocated before anything changes: without enough memory everything stays as it is.
     const buffers = allOrNone(groups, ({ plan }) => gpu.pool.acquire(plan.values * 4, 'adapters', { exact: true }))
     const old = this.#groups.map(({ buffer }) => buffer)
     const [oldWidth, oldRoom] = [this.#width, this.#room]
@@ -188,7 +188,7 @@ export class AdapterBank {
 const touches = ({ projections }: Group, tensors: Adapter['tensors']): boolean =>
   projections.some(({ name }) => tensors.has(name))
 
-/** A buffer for each item; where one of them can not be had, the others are given back. */
+/** Acquires a buffer for each item; where one fails, releases the others. */
 function allOrNone<T>(items: readonly T[], acquire: (item: T) => GpuBuffer): GpuBuffer[] {
   const made: GpuBuffer[] = []
   try {
@@ -200,7 +200,7 @@ function allOrNone<T>(items: readonly T[], acquire: (item: T) => GpuBuffer): Gpu
   }
 }
 
-/** Where what lies in a group's buffer, in values: from, count. */
+/** The layout of a group's buffer: each part's offset and size, in values. */
 function planOf({ projections, own }: Group, width: number, room: number) {
   const rank = own + width * room
   let values = 0

@@ -1,7 +1,7 @@
 /**
- * Adapters by name, beside the policy's own: who is loaded where, who still uses it, and which version of it a token has.
+ * Named adapters beside the policy's own: which is loaded at which place, which requests use it, and the version that its tokens carry.
  * - A request holds the place of its adapter from when it is made until it ends. A name that is unloaded is refused at once; its place is free when nobody holds it.
- * - Files are read beside the steps; what was read takes its place in one turn of the event loop, between two steps.
+ * - Files are read while steps go on; the adapter is then put in place in one turn of the event loop, between two steps.
  */
 import { UserError } from '../common/errors.ts'
 import type { PolicyVersion } from '../common/types.ts'
@@ -12,7 +12,7 @@ import { firstNamed, placeOfNone, placeOfPolicy } from './step-rows.ts'
 import type { AdapterInfo, AdapterSet } from './types.ts'
 
 interface AdapterLimits {
-  /** Adapters with a name that are there at the same time, those that are unloaded and still used among them. */
+  /** Most named adapters at a time, counting those that are unloaded but still used by requests. */
   maxAdapters: number
   /** A multiple of 8. */
   maxRank: number
@@ -21,18 +21,18 @@ interface AdapterLimits {
 interface Entry {
   info: AdapterInfo
   place: number
-  /** Of its keys and values in the cache: another for each time that they change. */
+  /** Identifies its keys and values in the cache; changes whenever its weights do. */
   space: number
   users: number
   loaded: boolean
 }
 
-/** What a request runs with. */
+/** The adapter of a request. */
 export interface HeldAdapter {
   place: number
-  /** Of tokens that are sampled now. */
+  /** Version of the tokens that are sampled now. */
   version(): PolicyVersion
-  /** Of keys and values that are computed now. */
+  /** Cache space of the keys and values that are computed now. */
   space(): number
   release(): void
 }
@@ -49,7 +49,7 @@ export class Adapters implements AdapterSet {
   #spaces = 0
   #closed = false
 
-  /** @param forget is told of adapters whose keys and values of other spaces are of no use any more */
+  /** @param forget called with an adapter and its current space: cached keys and values of its other spaces are no longer of use */
   constructor(decoder: Decoder, limits: AdapterLimits, forget: (adapter: string, space: number) => void) {
     if (limits.maxRank < 8 || limits.maxRank % 8 !== 0) {
       throw new UserError(`maxAdapterRank is ${limits.maxRank}; it must be a multiple of 8.`)
@@ -113,7 +113,7 @@ export class Adapters implements AdapterSet {
     return { place: entry.place, version: () => entry.info.version, space: () => entry.space, release }
   }
 
-  /** The weights below the adapters are others from here on. */
+  /** To be called when the base weights have changed. */
   reloaded(): void {
     for (const entry of this.#places) {
       if (!entry) continue

@@ -1,5 +1,5 @@
 /**
- * Tokens of steps that were begun and are not known here yet. Where steps are begun ahead of the host, those of several are read back together: the device
+ * Reads the tokens of steps in flight back. Where steps are begun ahead of the host, the tokens of several steps are read together, as a block: the device
  * goes from one step to the next, and the host wakes once a block.
  */
 import type { Sampled } from './sampler.ts'
@@ -22,7 +22,7 @@ export class ReadBlocks {
     return this.#open !== undefined
   }
 
-  /** Sends the step that was just recorded; its tokens, once its block has been read. To be called before its draws count as pending. */
+  /** Sends the step that was just recorded. Resolves with its tokens once its block has been read. To be called before its draws count as pending. */
   take(step: StepRows): Promise<Sampled> {
     if (this.#size === 1) return this.#commands.read(step)
     const open = (this.#open ??= opened())
@@ -34,7 +34,7 @@ export class ReadBlocks {
     return open.all.promise.then((all) => all[place])
   }
 
-  /** Reads the steps so far: no other joins them. */
+  /** Ends the open block and reads it. */
   close(): void {
     const open = this.#open
     if (!open) return
@@ -45,7 +45,7 @@ export class ReadBlocks {
 
 function opened() {
   const all = Promise.withResolvers<Sampled[]>()
-  // Its steps see its error; a device that is lost while the first of them is sent leaves it without any.
+  // Its steps get its error; a device that is lost while the first step is sent leaves a block without steps.
   all.promise.catch(() => {})
   return { steps: 0, rows: 0, all }
 }

@@ -19,13 +19,13 @@ interface CacheSize {
 export function cacheOf({ gpu, config }: Decoder, options: EngineOptions): CacheSize {
   const { maxSequences, maxLength, cacheRows, cacheBytes = Infinity, pageSize = 16 } = options
   const f16 = options.kvCacheDtype === 'f16'
-  // The part of a head that is turned is written by eight values as well.
+  // The rotated part of a head is written eight values at a time, too.
   const eights = [config.headDim, config.qwen35?.rotaryDim ?? 0].find((channels) => channels % 8 !== 0)
   if (f16 && eights !== undefined) {
     throw new UserError(`A KV cache of f16 needs heads of a multiple of 8 values, and this model's have ${eights}.`)
   }
   const rowBytes = config.kvHeads * config.headDim * (f16 ? 2 : 4)
-  // One page more is for padding.
+  // One more page is reserved for padding rows.
   const bindable = Math.floor(gpu.facts.limits.maxBinding / (rowBytes * pageSize)) - 1
   if (bindable * pageSize < maxLength) {
     throw new UserError(

@@ -1,4 +1,4 @@
-/** Text of a completion for those who read along: only what is certain, so that nothing has to be taken back. */
+/** Text of a completion while it is streamed: only what can no longer change, so that nothing has to be taken back. */
 import { decodeStream } from '../model/tokenizer.ts'
 import type { StreamDecoder, Tokenizer } from '../model/tokenizer.ts'
 import { earliest } from './stop-watch.ts'
@@ -21,7 +21,7 @@ export class Detokenizer {
   readonly #decoder: StreamDecoder
   readonly #stop: readonly string[]
   readonly #includeStop: boolean
-  /** Decoded, and not given out. */
+  /** Decoded text that was not given out yet. */
   #held = ''
   #stopped: string | null = null
 
@@ -37,12 +37,12 @@ export class Detokenizer {
     return this.#stopped
   }
 
-  /** The text that this id makes certain; '' where there is none, and always after a stop string. */
+  /** Takes an id. Returns the text that is now certain; '' where there is none, and always after a stop string. */
   push(id: number): string {
     return this.#stopped === null ? this.#take(this.#decoder.push(id), false) : ''
   }
 
-  /** What was held back, when no id follows. */
+  /** The text that was held back; to be called after the last id. */
   flush(): string {
     return this.#stopped === null ? this.#take(this.#decoder.flush(), true) : ''
   }

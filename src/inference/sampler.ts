@@ -39,7 +39,7 @@ const alignment = 64
 export interface Sampled {
   tokens: Uint32Array
   logprobs: Float32Array
-  /** Where a row asked for them: one entry a row. */
+  /** The most likely tokens of each row; undefined for rows that did not ask for them. */
   tops: (TopLogprobs | undefined)[]
 }
 
@@ -47,22 +47,22 @@ export interface Sampled {
 export interface Draw {
   sequence: Sequence
   row: number
-  /** A token of the prompt: none is drawn, and the log-probability is that of this one. Its place in the prompt. */
+  /** Set where nothing is drawn but a token of the prompt is scored: the position of that token. */
   target?: number
   position?: number
 }
 
-/** How many of the most likely tokens a row asks for. Undefined: none, and not the rank either. */
+/** How many of the most likely tokens a row asks for; 0 asks for the rank alone, undefined for neither. */
 function topOf({ sequence: { logprobsRequest }, target }: Draw): number | undefined {
   return target === undefined ? logprobsRequest.top : logprobsRequest.prompt
 }
 
-/** A row whose next token is drawn from other logits than the model's. Tokens of prompts never are. */
+/** Whether a row's token is drawn from changed logits (masks, biases, penalties). Tokens of prompts never are. */
 function isChanged({ sequence, target }: Draw): boolean {
   return target === undefined && sequence.changesLogits
 }
 
-/** A row whose log-probability is that of what is left after all that changes the draw; where nothing does, it is the plain one, as for a prompt's token. */
+/** Whether a row's log-probability is that of the processed distribution: after masks, biases, penalties and filters. Where none of these applies the plain one is the same; prompt tokens have the plain one. */
 function isProcessed(draw: Draw): boolean {
   const { sampling, logprobsRequest } = draw.sequence
   if (draw.target !== undefined || logprobsRequest.mode !== 'processed') return false
@@ -70,15 +70,15 @@ function isProcessed(draw: Draw): boolean {
   return isChanged(draw) || (temperature > 0 && (top_p < 1 || top_k > 0 || min_p > 0))
 }
 
-/** Whether a row needs a draw that is recorded for it. */
+/** Whether a row needs more than the plain draw, so that the step's draw is recorded anew. */
 export function needsMore(draw: Draw): boolean {
   return topOf(draw) !== undefined || isChanged(draw) || isProcessed(draw)
 }
 
-/** By what the model's logits are multiplied for the row's log-probability; the trainer multiplies by the same float32. A greedy token's is that at temperature 1. */
+/** Factor of the model's logits for the row's log-probability: the trainer multiplies by the same float32. Greedy tokens are scored at temperature 1. */
 function inverseTemperature({ sequence: { sampling, logprobsRequest }, target }: Draw): number {
   const { mode = 'policy' } = logprobsRequest
-  // Nothing is drawn of a prompt, so what is asked of the draw is not asked of it.
+  // A prompt's token is not drawn, so settings of the draw do not apply to it.
   if (mode === 'raw' || (mode === 'processed' && target !== undefined)) return 1
   return sampling.temperature > 0 ? 1 / sampling.temperature : 1
 }
@@ -101,15 +101,15 @@ export class Sampler {
   readonly results: GpuBuffer
   readonly #logprobsAt: number
   readonly #topsAt: number
-  /** Of the last `write`: how many of the most likely tokens each row asked for. */
+  /** For the rows of the last `write`, how many of the most likely tokens each asked for. */
   #wanted: Wanted = []
-  /** What draws left that are not read yet, one after the other, where it begins (in words), and by which of them it was asked for. */
+  /** Results of draws that are not read yet, one after the other; and for each draw where its part begins (in words) and what its rows asked for. */
   readonly #held: GpuBuffer
   readonly #parts: { at: number; count: number; wanted: Wanted }[] = []
 
   /**
-   * @param rows drawn in a step at most: tokens, and those of prompts that are scored
-   * @param block steps that are held at most; below 2 none can be
+   * @param rows most rows of a draw: tokens to draw and prompt tokens to score
+   * @param block most steps whose results are held (`hold`); below 2 none can be
    */
   constructor(decoder: Decoder, rows: number, block = 1) {
     const { gpu, head, config } = decoder
@@ -225,7 +225,7 @@ export class Sampler {
     left?.release()
   }
 
-  /** The first rows of logits once more. What is not copied is not drawn from. */
+  /** A copy of the first rows of logits, which is then changed and drawn from. */
   #copy(logits: GpuBuffer, rows: number): GpuBuffer {
     const copy = this.#gpu.pool.acquire(logits.bytes, 'changed logits')
     this.#gpu.copy(logits, 0, copy, 0, rows * this.#decoder.head.weight.rows * 4)
@@ -247,12 +247,12 @@ export class Sampler {
   async read(count: number, stepRows: number): Promise<Sampled> {
     const wanted = this.#wanted
     const bytes = this.#words(count, wanted) * 4
-    // By its number of rows, of which there are few: a row of a large step takes far less time than one of a small step.
+    // Named by the step's number of rows (of which there are few), since the time for a row differs between small and large steps.
     const data = await this.#gpu.read({ buffer: this.results, offset: 0, bytes }, `step of ${stepRows}`)
     return this.#sampled(data, 0, count, wanted)
   }
 
-  /** Puts what the last `draw` left aside, for `readHeld`. */
+  /** Keeps the results of the last `draw` for `readHeld`. */
   hold(count: number): void {
     const wanted = this.#wanted
     const at = this.#heldWords
@@ -260,7 +260,7 @@ export class Sampler {
     this.#gpu.copy(this.results, 0, this.#held, at * 4, this.#words(count, wanted) * 4)
   }
 
-  /** Sends what is recorded and waits for the tokens of all draws that were put aside, in their order. @param stepRows sizes of their steps in all */
+  /** Sends what is recorded and waits for the tokens of all draws that are held, in order. @param stepRows rows of their steps together */
   async readHeld(stepRows: number): Promise<Sampled[]> {
     const bytes = this.#heldWords * 4
     const parts = this.#parts.splice(0)
@@ -274,7 +274,7 @@ export class Sampler {
     return last ? last.at + Math.ceil(this.#words(last.count, last.wanted) / alignment) * alignment : 0
   }
 
-  /** What `count` rows left, in words from the beginning of `results`. */
+  /** Size of the results of `count` rows, in words from the beginning of `results`. */
   #words(count: number, wanted: Wanted): number {
     return hasTops(wanted) ? this.#topsAt + count * topWords : this.#logprobsAt + count
   }
@@ -294,7 +294,7 @@ type Wanted = readonly (number | undefined)[]
 
 const hasTops = (wanted: Wanted): boolean => wanted.some((top) => top !== undefined)
 
-/** What a sequence changes of the logits of its next token. */
+/** The changes (mask, biases, penalties) that a sequence makes to the logits of its next token. */
 function changesOf(sequence: Sequence): RowChanges {
   const { choice, drawn } = sequence
   const bias = choice?.bias ?? new Map<number, number>()

@@ -93,7 +93,7 @@ export class Scheduler {
   remove(sequence: Sequence): void {
     this.waiting.delete(sequence)
     if (this.running.delete(sequence)) this.#leave(sequence)
-    // Prefills that were kept for sequences sharing their pages (see #leave) have nobody left. Also where the last such sequence was preempted.
+    // Prefills that were kept for sequences that share their pages (see #leave) may have no sequence left, also where the last one was preempted.
     if (this.running.size === 0) for (const key of this.#prefills.keys()) this.#end(key)
   }
 
@@ -128,7 +128,7 @@ export class Scheduler {
     const name = JSON.stringify([owner, acrossVersions ? 0 : version, sequence.cacheSalt ?? null])
     const again = sequence.ids.length > 0
     const scored = sequence.wantsPrompt
-    // By the adapter's index too: an adapter that was reloaded under its name is another one. Not to be joined: a prefill of output
+    // Keyed by the adapter's index, too: an adapter that was reloaded under its name is another one. Not to be joined: a prefill of output
     // tokens, or one that also scores its prompt, as the joining request would need rows that may be computed already.
     const key = again || scored ? Symbol(name) : `${name} ${sequence.adapterIndex} ${sequence.promptKey}`
     const ids = again ? [...sequence.promptIds, ...sequence.ids] : sequence.promptIds
@@ -188,7 +188,7 @@ export class Scheduler {
       const { page, common } = partial
       const first = all.length * size
       if (goesOn) {
-        // All of the page is ours and nobody else's: it is filled up in place, without a copy.
+        // Nobody else holds the page, and this text continues all of its tokens: it is filled up in place, without a copy.
         pool.hold(page)
         page.tokens = ids.slice(first, first + size)
         all.push(page)
@@ -219,7 +219,7 @@ export class Scheduler {
     this.#copies.push({ from, to, count })
   }
 
-  /** Rows of the next step. Undefined where there are none. @param sharing how they go through common keys together */
+  /** Rows of the next step. Undefined where there are none. @param sharing how rows of a common prefix read its keys together */
   next(sharing?: Sharing): StepRows | undefined {
     const step = new StepBuilder(this.pool, sharing)
     for (const sequence of this.running) {
@@ -363,7 +363,7 @@ export class Scheduler {
     this.#prefills.delete(key)
   }
 
-  /** Writes into a sequence's pages which tokens it drew, as far as those were read back; its prompt's are there. */
+  /** Writes into a sequence's pages the ids of the tokens that it drew, as far as they were read back. The prompt's ids are there already. */
   #note(sequence: Sequence): void {
     const { promptIds, ids, pages, computed } = sequence
     const known = Math.min(computed, promptIds.length + ids.length)

@@ -15,7 +15,7 @@ import { placeOfPolicy } from './step-rows.ts'
 import { StopWatch, type Decode } from './stop-watch.ts'
 import { TokenChoice } from './token-choice.ts'
 
-/** What ended a completion, and its text. */
+/** Why a completion ended, and its text. */
 export interface Ending {
   finishReason: GenerationResult['finishReason']
   stopCondition: string
@@ -44,27 +44,27 @@ export class Sequence {
   readonly choice: TokenChoice | undefined
   readonly adapter: string | null | undefined
   readonly cacheSalt: string | undefined
-  /** What it runs with, in an engine; and the place of that (step-rows.ts). */
+  /** The weights that it runs with, in an engine; and the index of their adapter (step-rows.ts). */
   readonly weights: HeldAdapter | undefined
   readonly adapterIndex: number
-  /** While it waits for its first draw, or for the next one after it lost its pages: what computes its tokens (see Scheduler). */
+  /** Key of the prefill that computes its tokens (see Scheduler), before its first draw and again after a preemption. */
   prefillKey: unknown
-  /** After that: its pages, how many tokens are computed into them, and of how many it is written down there which they are. */
+  /** After the prefill: its pages, how many tokens' keys and values are computed, and how many of its token ids are noted in the pages. */
   pages: Page[] = []
   computed = 0
   synced = 0
-  /** Where its state lies meanwhile, in models that have some. */
+  /** Slot of its recurrent state, in models that have one. */
   stateSlot: number | undefined
   /** Tokens of the prompt that were in the cache when it was admitted. */
   cachedTokens: number | undefined
   ended = false
-  /** Tokens that were drawn by steps that are in flight, so not in `ids` yet, and the place of the last one among those that its step drew. */
+  /** Number of tokens drawn by steps in flight, which are not in `ids` yet; and the index of the last one among its step's draws. */
   pending = 0
   place = 0
   readonly #rules: EndRules
   readonly #watch: StopWatch
   readonly #onToken: ((token: SampledToken) => void) | undefined
-  /** Of the prompt's tokens, where they are asked for: null for the first; and how many are there. */
+  /** Log-probabilities of the prompt's tokens, where they are asked for (null for the first), and how many have come. */
   readonly #promptLogprobs: (PromptLogprob | null)[] | undefined
   #promptTaken = 0
   /** For penalties: how often each token stands in the output; 0 for those of the prompt alone. Made when it is first asked for. */
@@ -100,7 +100,7 @@ export class Sequence {
   }
 
   /**
-   * Takes a sampled token; how the completion ended, where it did.
+   * Takes a sampled token. Returns the ending where the completion ended.
    * @throws what onToken and the constraint throw
    */
   push(id: number, logprob: number, version: PolicyVersion, top?: TopLogprobs): Ending | undefined {
@@ -149,7 +149,7 @@ export class Sequence {
     return this.hasPenalties || this.choice?.constraint !== undefined
   }
 
-  /** Whether its next token is drawn from other logits than the model's. */
+  /** Whether its next token is drawn from changed logits (mask, biases, penalties). */
   get changesLogits(): boolean {
     return (
       this.hasPenalties ||
@@ -176,7 +176,7 @@ export class Sequence {
     return this.#counts
   }
 
-  /** Settles the request's promise with what there is. */
+  /** Resolves the request's promise with the tokens so far. */
   finish(ending: Ending): void {
     this.#end()
     const { ids, logprobs, versions } = this

@@ -1,4 +1,4 @@
-/** Which of a step's rows go through the keys of a common beginning together (kernels/attention/shared.ts). Host only. */
+/** Finds the rows of a step that share a prefix, whose keys attention then reads once for all of them (kernels/attention/shared.ts). Host only. */
 import { fewestShared, type SharedBeginning } from '../kernels/attention/shared.ts'
 import type { Page } from './pages.ts'
 
@@ -10,11 +10,11 @@ export interface SingleRow {
   position: number
 }
 
-/** Tiles of keys from which on going together pays for what is written and read back. */
+/** Shortest shared prefix, in tiles of keys: for a shorter one, writing and reading partial sums costs more than it saves. */
 const fewestTiles = 2
 
 /**
- * The beginnings that enough rows share: of those whose deepest page that others hold as well is the same. As a page's content depends on all before it, these have all until there in common.
+ * The prefixes that enough rows share. Rows are grouped by the last page that another sequence holds, too: a page's content depends on all tokens before it, so equal pages mean equal prefixes.
  * @param size tokens of a page @param tile keys of a tile
  */
 export function sharedBeginnings(rows: readonly SingleRow[], size: number, tile: number): SharedBeginning[] {
@@ -22,14 +22,14 @@ export function sharedBeginnings(rows: readonly SingleRow[], size: number, tile:
   return [...groups].flatMap(([page, group]) => {
     if (!page || group.length < fewestShared) return []
     const [{ begin, pages }] = group
-    // None that a row does not see: the page may have more.
+    // Only keys that every row sees: the last page may hold later ones.
     const seen = Math.min((pages.indexOf(page) + 1) * size, ...group.map(({ position }) => position + 1))
     const keys = seen - (seen % tile)
     return keys < fewestTiles * tile ? [] : [{ table: begin, keys, rows: group.map(({ row }) => row) }]
   })
 }
 
-/** How many of the pages of a text, which are in order, somebody else holds as well: nobody holds a page without those before it. */
+/** How many of a sequence's pages others hold, too. A binary search, since whoever holds a page holds all pages before it. */
 function heldByOthers(pages: readonly Page[]): number {
   let [low, high] = [0, pages.length]
   while (low < high) {

@@ -4,7 +4,7 @@ import type { Page, PagePool } from './pages.ts'
 import type { Draw } from './sampler.ts'
 import { sharedBeginnings, type SingleRow } from './shared-keys.ts'
 
-/** Indices of adapters, of which each row of a step has one: the policy's own, none, and named adapters from 2 on. */
+/** Adapter indices of rows: 0 for the policy's own, 1 for none, from 2 on for named adapters. */
 export const placeOfPolicy = 0
 export const placeOfNone = 1
 export const firstNamed = 2
@@ -21,7 +21,7 @@ export interface StepRows {
   slots: Uint32Array
   /** Page tables of all sequences, one after the other; entry 0 is the page that padding writes to. */
   pages: Uint32Array
-  /** Rows that go through common keys together first (`blocksOf`), where there are some. */
+  /** Rows that share a prefix, whose keys are read once for all of them (`blocksOf`). */
   blocks: Uint32Array | undefined
   /** Index of each row's adapter, and whether any is not the policy's. */
   adapters: Uint32Array
@@ -71,7 +71,7 @@ export class StepBuilder {
   readonly #singles: SingleRow[] = []
   readonly #sharing: Sharing | undefined
 
-  /** @param sharing how rows go through common keys together, where the adapter gains by it */
+  /** @param sharing how rows of a common prefix read its keys together, where the adapter gains by it */
   constructor(pool: PagePool, sharing?: Sharing) {
     this.#sharing = sharing
     this.#size = pool.size
@@ -100,13 +100,13 @@ export class StepBuilder {
     return row
   }
 
-  /** The last `count` rows are of the sequence whose states lie in `slot`, and go on from there or begin. */
+  /** Notes that the last `count` rows are of one sequence, whose recurrent state lies in `slot`. @param goesOn whether they continue from that state or begin a new one */
   run(slot: number, count: number, goesOn: boolean): void {
     const first = this.#ids.length - count
     for (let i = 0; i < count; i++) this.#runs.push(slot, first, count, Number(goesOn))
   }
 
-  /** @param stateCopies slots of states, from and to @param spareSlot what padding rows write to */
+  /** Pads the rows and builds the step. @param stateCopies slots of states to copy, from and to @param spareSlot where padding rows write to */
   finish(
     copied: { from: Page; to: Page; count: number }[],
     prefillRows: number,

@@ -52,7 +52,7 @@ interface StepSizes {
 /** What the commands of a step depend on. */
 interface Kind {
   rows: number
-  /** Whether rows of prompts are among them, rows with different adapters, and rows that go through common keys together. */
+  /** Whether the step has rows of prompts, rows with different adapters, and rows that share a prefix's keys. */
   prompts: boolean
   mixed: boolean
   shared?: boolean
@@ -86,7 +86,7 @@ export class StepCommands {
   readonly #info: GpuBuffer
   /** Rows of the cache that are copied before a step: at most a page for each sequence that runs or joins. */
   readonly #pairs: GpuBuffer
-  /** How rows go through common keys together, where this adapter gains by it and a layer sees all keys, and the blocks of a step. */
+  /** How rows of a common prefix read its keys together, where this adapter gains by it and a layer sees all keys; with the buffer for a step's blocks. */
   readonly sharing: (Sharing & { blocks: GpuBuffer }) | undefined
   /** Holds copied rows on the way where the cache lies in textures, which cannot be copied within themselves. */
   readonly #between: GpuBuffer | undefined
@@ -236,7 +236,7 @@ export class StepCommands {
     return await this.#sampler.read(step.sampled.length, step.rows)
   }
 
-  /** Puts the step's tokens aside, for `readHeld`; where that does not follow at once, `send` the step. */
+  /** Keeps the step's tokens on the device for `readHeld`; where that does not follow at once, `send` the step. */
   hold(step: StepRows): void {
     this.#sampler.hold(step.sampled.length)
   }
@@ -245,7 +245,7 @@ export class StepCommands {
     this.#gpu.flush()
   }
 
-  /** Sends what is recorded and waits for the tokens of the steps that were put aside. @param rows of these steps in all */
+  /** Sends what is recorded and waits for the tokens of the steps that are held. @param rows of these steps together */
   async readHeld(rows: number): Promise<Sampled[]> {
     return await this.#sampler.readHeld(rows)
   }

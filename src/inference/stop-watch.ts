@@ -5,20 +5,20 @@ import { settledIds } from '../model/settled.ts'
 export type Decode = (ids: readonly number[], options?: { skipSpecialTokens?: boolean }) => string
 
 /**
- * Keeps the text of a completion, token by token. Text whose last bytes are no character yet decodes with U+FFFD at its end; the last few tokens of such are
- * decoded again with the next one, together with the tokens before them (some decoders treat the first token of a list otherwise).
+ * Keeps the text of a completion, token by token. While the last bytes are an incomplete character the text ends with U+FFFD; the last few tokens are then
+ * decoded again with the next one, behind some of the tokens before them, since some decoders treat the first token of a list specially.
  */
 export class StopWatch {
   readonly #decode: Decode
   readonly #stop: string[]
-  /** Characters that may hold the beginning of a stop string. */
+  /** Characters at the end of the text that may be the beginning of a stop string. */
   readonly #reach: number
-  /** Text of all tokens but the last few, and those with what of them is in `#text` already. */
+  /** Final text; the ids of the last few tokens; and how many of these, with their text, are in `#text` already. */
   #text = ''
   #ids: number[] = []
   #settled = 0
   #settledText = ''
-  /** Characters of the text that no stop string may lie in alone: they came when none was looked for. */
+  /** Length of the text that came while no stop string was looked for: a stop string must end behind it. */
   #skipped = 0
 
   constructor(decode: Decode, stop: string[]) {
@@ -28,8 +28,9 @@ export class StopWatch {
   }
 
   /**
-   * Takes the next token; the stop string that it completed and the text before that, where it completed one.
-   * @param look false: none is looked for, and none that this token completes is found later
+   * Takes the next token.
+   * @param look false: stop strings that this token completes do not count, now or later
+   * @returns the stop string that this token completed, and the text before it
    */
   push(id: number, look = true): { stop: string; text: string } | undefined {
     if (this.#stop.length === 0) return undefined

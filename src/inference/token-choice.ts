@@ -1,4 +1,4 @@
-/** Which tokens a request lets be drawn: its mask (allowed ids, a constraint, min_tokens) and its biases. Host only. */
+/** Which tokens a request allows: its mask (allowed_token_ids, a constraint, min_tokens) and its biases. Host only. */
 import { UserError } from '../common/errors.ts'
 import type { GenerationRequest, TokenConstraint } from '../common/types.ts'
 
@@ -11,7 +11,7 @@ export class TokenChoice {
   /** Tokens that end a completion. */
   readonly #ends: readonly number[]
   readonly #allowed: Uint32Array | undefined
-  /** What may be drawn next, and what of it before min_tokens; undefined: everything. */
+  /** Mask of the tokens that may come next, and the same before min_tokens is reached; undefined: all may. */
   #mask: Uint32Array | undefined
   #early: Uint32Array | undefined
 
@@ -47,7 +47,7 @@ export class TokenChoice {
       this.#mask = this.#everything()
       const mask = new Uint32Array(this.#mask.length)
       this.constraint.fill(mask)
-      // Bits behind the vocabulary say nothing.
+      // Bits beyond the vocabulary are undefined in a constraint's mask.
       mask.forEach((word, w) => (this.#mask![w] &= word & (this.#allowed?.[w] ?? 0xffffffff)))
       if (this.#mask.every((word) => word === 0)) {
         throw new UserError(
@@ -60,7 +60,7 @@ export class TokenChoice {
     if (this.#minTokens === 0) return
     this.#early = this.#mask ? this.#mask.slice() : this.#everything()
     for (const id of this.#ends) this.#early[id >> 5] &= ~(1 << (id & 31))
-    // Where nothing but an end is left, as where a grammar is complete, it may come early.
+    // Where only end tokens are left (a complete grammar), they are allowed before min_tokens.
     if (this.#early.every((word) => word === 0)) this.#early = this.#mask
   }
 

@@ -1,4 +1,4 @@
-/** An engine step in a trace (common/trace.ts): when it was recorded, when its tokens were here, and how many requests ran or waited. */
+/** An engine step in a trace (common/trace.ts): when it was recorded, when its tokens had been read back, and how many requests ran or waited. */
 import { tracer } from '../common/trace.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { Scheduler } from './scheduler.ts'
@@ -11,7 +11,7 @@ export function traceStep(
   { rows, prefillRows, sampled }: StepRows,
 ): { sent(reading: Promise<unknown> | undefined): void } | undefined {
   if (!tracer) return undefined
-  // What others recorded goes out under their name.
+  // Commands that others recorded before are sent first, under their own name.
   gpu.flush()
   const active = tracer
   active.author = 'engine'

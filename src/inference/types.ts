@@ -1,4 +1,4 @@
-/** What a server, or a run, needs of the embedded engine: the one definition that both sides write against. */
+/** The embedded engine as a server or a run uses it. */
 import type { Generator, PolicyVersion } from '../common/types.ts'
 import type { Decode } from './stop-watch.ts'
 
@@ -13,7 +13,7 @@ export interface EngineOptions {
   decode: Decode
   /** Rows (tokens) of the KV cache, rounded up to pages. Default: maxSequences x maxLength, or what the adapter binds. */
   cacheRows?: number
-  /** The same in bytes; the smaller of the two counts. */
+  /** The cache's size in bytes; the smaller of both limits counts. */
   cacheBytes?: number
   /** Tokens of a page of the KV cache. Default 16. */
   pageSize?: number
@@ -31,19 +31,19 @@ export interface EngineOptions {
   /** False: steps are recorded anew each time, not replayed; see StepCommands. Default true. */
   plans?: boolean
   /**
-   * Begin a step before the tokens of the one before are known here: their ids stay on the GPU, and a sequence that ended is found one step late, whose
-   * token is dropped. Default: on GPUs, which would wait for the host; not on a software adapter, where that token costs more than the wait.
+   * Begin a step before the host knows the tokens of the one before: their ids stay on the GPU. The end of a sequence is then found late, and the tokens
+   * computed after it are dropped. Default: true on GPUs, which would wait for the host; false on a software adapter, where the extra token costs more than the wait.
    */
   ahead?: boolean
   /**
-   * Whether as many requests as may run come together, as rollouts do: a software driver then compiles the kernels of the largest steps on all cores before the
-   * first one. Default: no, as one request alone would wait for kernels that it does not need.
+   * Whether requests come in full batches, as rollouts do: a software driver then compiles the kernels of the largest steps on all cores before the
+   * first step. Default: false, as a single request would wait for kernels that it does not need.
    */
   full?: boolean
   /**
    * Steps whose tokens are read back together at most, where steps are begun ahead: two such blocks are in flight at a time. A block is read before it is full
-   * when a request draws its last token, or the first of a stream. More take fewer waits; what comes after the end of a sequence is computed for nothing, and
-   * tokens are told block by block. Default 4 on GPUs; 1 where steps are not begun ahead.
+   * when a request draws its last token, or the first of a stream. Larger blocks take fewer waits, but more tokens behind a sequence's end are wasted, and
+   * streams get their tokens block by block. Default 4 on GPUs; 1 where steps are not begun ahead.
    */
   readBlock?: number
 }
@@ -73,7 +73,7 @@ export interface EngineStats {
   oldestMs: number
 }
 
-/** How requests that run are treated while the engine stands still: kept where they are, waited for, or ended. */
+/** What a pause does with running requests: 'keep' freezes them, 'wait' lets them finish first, 'abort' ends them. */
 export type PauseMode = 'keep' | 'wait' | 'abort'
 
 export interface AdapterInfo {
