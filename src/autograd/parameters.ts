@@ -44,7 +44,7 @@ export class ParameterStore {
   readonly gpu: Gpu
   readonly parameters: Parameter[] = []
   banks: Bank[] = []
-  /** What `release` gives back: not the gradients that a snapshot has of another store. */
+  /** The buffers that `release` frees: a snapshot does not own the gradients, which are another store's. */
   readonly #owned: GpuBuffer[] = []
   #planned: { parameter: Parameter; decay: boolean }[] = []
 
@@ -112,7 +112,7 @@ export class ParameterStore {
     return { ...this.value(parameter, piece), buffer: this.banks[piece.bank].gradients }
   }
 
-  /** Trainable values, padding included in none. */
+  /** Number of trained values, without padding. */
   get size(): number {
     return this.parameters.reduce((sum, p) => sum + p.shape.reduce((a, b) => a * b, 1), 0)
   }

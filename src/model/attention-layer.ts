@@ -17,17 +17,17 @@ import type { ModelConfig } from './types.ts'
 /** Attention of a layer. */
 export interface AttentionPart {
   kind: 'attention'
-  /** Of Qwen3.5 each head's q, and then its gate. */
+  /** In Qwen3.5 it gives each head's q followed by its gate. */
   q: Projection
   k: Projection
   v: Projection
   o: Projection
-  /** Over each head, Qwen3, Qwen3.5 and Gemma 3. */
+  /** Norm of each head of q: Qwen3, Qwen3.5 and Gemma 3. */
   qNorm?: Norm
   kNorm?: Norm
 }
 
-/** What attention gives, before its last projection. */
+/** The output of attention, before its last projection. */
 export function attended(
   tape: Tape,
   config: ModelConfig,
@@ -71,13 +71,13 @@ export function headShape(config: ModelConfig, layer: number): HeadShape {
 
 interface Attending {
   q: Tensor
-  /** The batch's own, where they do not lie in a cache. */
+  /** The batch's own keys and values, where they do not lie in a cache. */
   own?: { keys: Tensor; values: Tensor }
-  /** What the sigmoid of is multiplied with what is attended to. */
+  /** The attention output is multiplied by the sigmoid of this. */
   gate?: Tensor
 }
 
-/** Of a projection that gives each head's q and its gate, both; else it is q. */
+/** Splits the output of a projection that gives each head's q and its gate (Qwen3.5); for other models it is q. */
 function splitGate(tape: Tape, q: Tensor, { qwen35, headDim }: ModelConfig): { q: Tensor; gate?: Tensor } {
   if (!qwen35) return { q }
   const [own, gate] = splitHeads(tape, q, headDim)

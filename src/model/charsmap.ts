@@ -1,6 +1,6 @@
 /**
- * SentencePiece's precompiled table of letters and what is written for them, in base64: the bytes of a trie, as many as its first number
- * says, then the texts, each with a zero behind it. The trie is a double array (darts-clone): a unit of 32 bits a node.
+ * SentencePiece's precompiled table of characters and their replacements, in base64: the length of a trie, its bytes,
+ * then the replacement texts, each ended by a zero. The trie is a double array (darts-clone): a unit of 32 bits a node.
  */
 
 const label = (unit: number) => unit & 0x800000ff
@@ -8,8 +8,8 @@ const hasValue = (unit: number) => ((unit >>> 8) & 1) === 1
 const offset = (unit: number) => (unit >>> 10) << ((unit & 0x200) >>> 6)
 
 /**
- * Writes a text by the table, as Python's tokenizers do: a grapheme of at most five bytes at once, else each of its letters.
- * @throws Error for what is no such table
+ * Returns a function that replaces by the table, as Python's tokenizers do: a grapheme of at most five bytes as a whole, else each of its characters.
+ * @throws Error where the text is no such table
  */
 export function charsmapOf(base64: string): (text: string) => string {
   const bytes = Buffer.from(base64, 'base64')
@@ -17,7 +17,7 @@ export function charsmapOf(base64: string): (text: string) => string {
   if (size + 4 > bytes.length || size % 4 !== 0) throw new Error('its precompiled_charsmap is not whole')
   const trie = Uint32Array.from({ length: size / 4 }, (_, i) => bytes.readUInt32LE(4 + 4 * i))
   const texts = bytes.subarray(4 + size)
-  /** What is written for the shortest beginning of `part` that the table has, and with it for all of it. */
+  /** The replacement of the shortest prefix of `part` in the table, which stands for all of `part`. */
   const written = (part: Uint8Array): string | undefined => {
     let at = offset(trie[0])
     for (const byte of part) {

@@ -3,7 +3,7 @@ import { UserError } from '../common/errors.ts'
 import type { Message } from '../common/types.ts'
 import { pythonJson } from './python-text.ts'
 
-/** What a template writes of messages. */
+/** Renders messages by a template. */
 type Written = (messages: readonly object[]) => string
 
 /** The prompt, with the arguments of calls as objects; of a template that does not take them so (DeepSeek-R1's joins them to text) as text. */

@@ -1,10 +1,10 @@
-/** What single families have in config.json beside what all have. */
+/** Keys of config.json that only some families have. */
 import { UserError } from '../common/errors.ts'
 import { keyReader, type Json } from './config-keys.ts'
 import { ropeKeys, ropeOf, type Rope } from './config-rope.ts'
 import type { GemmaConfig, ModelConfig, ModelFamily, Qwen35Config } from './types.ts'
 
-/** MistralConfig's and the Qwen ones'; from max_window_layers on layers of these have it. */
+/** Default of MistralConfig and the Qwen configs; the Qwen ones use it from layer max_window_layers on. */
 const WINDOW = 4096
 const QWEN_MAX_WINDOW_LAYERS = 28
 /** Gemma3TextConfig's. */
@@ -19,7 +19,7 @@ export const headDimOf: Partial<Record<ModelFamily, number>> = {
   qwen3_5_text: QWEN35.headDim,
 }
 
-/** What layers look back over: all of a Mistral's, those of layer_types or of an older rule in Qwen2, Qwen3 and SmolLM3, none of a Llama. */
+/** The layers with a sliding window: all of a Mistral's, those of layer_types or of an older rule in Qwen2, Qwen3 and SmolLM3, none of a Llama. */
 export function windowOf(
   raw: Json,
   file: string,
@@ -47,7 +47,7 @@ export function windowOf(
   return { slidingWindow, slidingLayers }
 }
 
-/** SmolLM3's: where no_rope_layers has a 0, else every fourth (no_rope_layer_interval). */
+/** SmolLM3's layers without rotary embedding: those with a 0 in no_rope_layers, else every fourth (no_rope_layer_interval). */
 export function layersWithoutRope(raw: Json, file: string, layers: number): number[] {
   const given = raw.no_rope_layers ?? null
   const interval = keyReader(raw, file).optionalCount('no_rope_layer_interval') ?? 4
@@ -59,7 +59,7 @@ export function layersWithoutRope(raw: Json, file: string, layers: number): numb
   return turns.slice(0, layers).flatMap((turn, layer) => (turn === 0 ? [layer] : []))
 }
 
-/** What the decoder has not of what Gemma's layers can do. */
+/** Refuses features of Gemma's layers that the decoder does not have. */
 export function refuseOfGemma(raw: Json, refuse: (key: string, why: string) => UserError): void {
   if ((raw.hidden_activation ?? 'gelu_pytorch_tanh') !== 'gelu_pytorch_tanh')
     throw refuse('hidden_activation', 'and only gelu_pytorch_tanh is supported')

@@ -6,7 +6,7 @@ export type Json = Record<string, unknown>
 const isCount = (value: unknown): value is number => Number.isInteger(value) && (value as number) > 0
 const isNumber = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value) && value > 0
 
-/** Layers of a model, ten times those of the deepest: what is made for each of a thousand millions never ends. */
+/** Most layers of a model, far above the deepest there is: without a limit a broken config would loop over billions of layers. */
 export const MOST_LAYERS = 10_000
 
 /** Readers of `raw`, which stands in `file`; each throws UserError for a value that is not of its kind. */

@@ -33,7 +33,7 @@ export function ropeKeys(raw: Json, file: string): { where: string; given: Json 
 /** @param otherwise the base, where the file says none @throws UserError for what is not supported */
 export function ropeOf(raw: Json, file: string, maxPositions: number, otherwise: number): Rope {
   const { where, given } = ropeKeys(raw, file)
-  // Of a model that sees pictures, how the angles of a place in them are made; in a text they are the same in all three directions.
+  // For image positions of multimodal models; in text the angles are the same in all three sections.
   const { mrope_section: _section, mrope_interleaved: _interleaved, ...rope } = given
   const key = keyReader(rope, `${file}: ${where}`)
   const nested = Object.entries(rope).find(([, value]) => typeof value === 'object' && value !== null && !Array.isArray(value))

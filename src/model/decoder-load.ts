@@ -79,13 +79,13 @@ class Loader {
   readonly #files: ModelTensors
   readonly #options: LoadOptions
   readonly #store: ParameterStore
-  /** Masters to fill once the banks are allocated: full training writes the working copy from the master. */
+  /** Writes of masters, to be made once the banks are allocated: full training makes the working copy from the master. */
   readonly #fills: (() => void)[] = []
   readonly #owned: (Weight | GpuBuffer)[] = []
-  /** By modules of a layer: where the values of those in blocks are widened to. */
+  /** For each group of modules, the room that all layers share for the widened values of matrices in blocks. */
   readonly #rooms = new Map<string, Weight[]>()
   readonly #uploads: Uploads
-  /** Those of q and k in Gated DeltaNets. */
+  /** The norms that give q and k of Gated DeltaNets length 1. */
   #units: Norm[] | undefined
   #read = 0
 
@@ -106,7 +106,7 @@ class Loader {
     const norm = await this.#norm('model.norm', config.hiddenSize)
     const head = config.tieWordEmbeddings ? embed : await this.#matrix('lm_head.weight')
     this.#store.allocate()
-    // A fill holds what was read of its tensor, and the decoder holds this loader: what has run is forgotten.
+    // A write holds its tensor's data, and the decoder holds this loader: writes that were made are dropped.
     for (let done = 1; this.#fills.length > 0; done++) {
       this.#fills.shift()!()
       if (done % 8 === 0) await this.#gpu.sync('loading')
@@ -248,7 +248,7 @@ class Loader {
       this.#owned.push(...owned)
       return weights
     }
-    // The values' room: one for these modules of all layers.
+    // Room for the widened values: one for these modules of all layers.
     const shared = parts.map(({ label, rows }) => ({ label: `values of ${label.split('.').slice(3).join('.')}`, rows }))
     const key = shared.map(({ label }) => label).join()
     let rooms = this.#rooms.get(key)
@@ -275,7 +275,7 @@ class Loader {
     return vectors.map(({ length }, i) => ({ buffer, offset: offsets[i] * 4, bytes: length * 4 }))
   }
 
-  /** The adapter of a projection: that of a folder, or a fresh one. */
+  /** The adapter of a projection: from a folder, or a fresh one. */
   #lora(name: string, module: string, weight: Weight): Projection['lora'] {
     const { lora, adapter } = this.#options
     const pair = adapter?.tensors.get(name)
@@ -332,7 +332,7 @@ class Loader {
     if (this.#options.full) {
       const parameter = this.#vectorMaster(`${name}.weight`, data)
       norm.trained = { store: this.#store, gain: parameter }
-      // The master is what kernels read, but where the gain is another number.
+      // Kernels read the master itself, unless the gain is 1 + the weight.
       if (!fromOne) this.#fills.push(() => (norm.gain = this.#store.value(parameter)))
     }
     return norm
@@ -367,7 +367,7 @@ const kindOf = (matrix: Matrix): string => ('format' in matrix ? 'blocks' : matr
 
 const floats = (data: TensorData): Float32Array => (data.dtype === 'bf16' ? widenBf16(data.data) : data.data)
 
-/** What a norm multiplies with, of its weight in the files; in float32, as `1.0 + weight.float()` of transformers. */
+/** A norm's gain from its weight in the files; in float32, as transformers' `1.0 + weight.float()`. */
 export const gained = (weight: Float32Array, fromOne = false): Float32Array => (fromOne ? weight.map((w) => 1 + w) : weight)
 
 /** Gemma's: in the dtype of the embedding, as transformers rounds it. */

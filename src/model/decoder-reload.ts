@@ -14,7 +14,7 @@ import { headIsEmbedding, refuseOtherHead } from './tied-head.ts'
 import type { ModelConfig, TensorData, TensorSource } from './types.ts'
 import { Uploads } from './uploads.ts'
 
-/** What a decoder's buffers and commands are made for. */
+/** Config values that a decoder's buffers and commands depend on. */
 const fixed = [
   'family', 'hiddenSize', 'intermediateSize', 'layers', 'heads', 'kvHeads', 'headDim', 'vocabSize', 'qkvBias',
   'outputBias', 'qkNorm', 'rmsNormEps', 'ropeTheta', 'ropeScaling', 'layersWithoutRope', 'slidingWindow', 'slidingLayers',

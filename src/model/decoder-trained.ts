@@ -1,4 +1,4 @@
-/** What is trained of a decoder: the weights that follow their masters, and the adapter as it is. */
+/** The trained part of a decoder: refreshes working copies from their masters, and reads the adapter. */
 import type { Parameter, ParameterStore } from '../autograd/parameters.ts'
 import { follows, type BufferRange } from '../gpu/gpu.ts'
 import { liesBelow, type Weight } from '../kernels/common/weight.ts'
@@ -25,14 +25,14 @@ interface Stretch {
   rows: number
 }
 
-/** All rows of all matrices; those of which one lies below the other, master and copy both, together: a narrow model's take less than a dispatch. */
+/** Covers all rows of all matrices. Matrices that follow each other in both master and copy become one stretch: a narrow model's single matrix is too little for a dispatch. */
 function stretchesOf(store: ParameterStore, matrices: { weight: Weight; trained: Parameter }[]): Stretch[] {
   const stretches: Stretch[] = []
   for (const { weight, trained } of matrices) {
     for (const piece of trained.pieces) {
       const master = store.value(trained, piece)
       const last = stretches.at(-1)
-      // A piece of a weight of many is not all of it.
+      // Only a piece that is its whole weight can join.
       if (last && piece.rows === weight.rows && liesBelow(last.weight, weight) && follows(last.master, master)) {
         last.rows += weight.rows
         last.weight = { ...last.weight, rows: last.weight.rows + weight.rows }
@@ -43,7 +43,7 @@ function stretchesOf(store: ParameterStore, matrices: { weight: Weight; trained:
   return stretches
 }
 
-/** The dtype in which each matrix of a wholly trained model runs, by its name: files may hold some in bf16 exactly, and others not. */
+/** The dtype in which each matrix of a fully trained model runs, by name: only matrices that bf16 holds exactly, or that are rounded to it, run in bf16. */
 export const matrixDtypes = (decoder: Decoder): Map<string, 'bf16' | 'f32'> =>
   new Map(trainedMatrices(decoder).map(({ weight, trained }) => [trained.name, weight.bf16 ? 'bf16' : 'f32']))
 

@@ -24,16 +24,16 @@ import type { ModelConfig } from './types.ts'
 
 export interface DecoderLayer {
   inputNorm: Norm
-  /** What tells a token of those before it. */
+  /** The part through which a token sees those before it. */
   mixer: AttentionPart | DeltaPart
-  /** Over what the mixer's last projection gives, before the residual is added: Gemma 3. */
+  /** Norm of the mixer's output, before the residual is added: Gemma 3. */
   oNorm?: Norm
-  /** Of the MLP's input. */
+  /** Norm of the MLP's input. */
   postNorm: Norm
   gate: Projection
   up: Projection
   down: Projection
-  /** Likewise over what down gives. */
+  /** Norm of the MLP's output, likewise. */
   downNorm?: Norm
 }
 
@@ -67,7 +67,7 @@ export function normsOf({ inputNorm, mixer, oNorm, postNorm, downNorm }: Decoder
   return [inputNorm, postNorm, ...inner, oNorm, downNorm].filter((norm) => norm !== undefined)
 }
 
-/** What a layer has in files beside projections and norms. */
+/** A layer's values in files that are neither projections nor norms. */
 export const valuesOf = ({ mixer }: DecoderLayer): TrainedValues[] =>
   mixer.kind === 'delta' ? [mixer.conv, mixer.aLog, mixer.dtBias] : []
 
@@ -157,7 +157,7 @@ export function decoderHidden(
     const table = decoder.rotary.table(batch.positions, i)
     const run = (t: Tape, x: Tensor) =>
       decoderLayer(t, decoder, i, x, batch, table, options.cache && { ...options.cache, index: i })
-    // The last layer's backward pass comes first, with room for what it would make again.
+    // The last layer's backward pass comes first, so keeping its activations costs no extra memory.
     const checkpointing = i < decoder.layers.length - 1 && options.checkpointing
     const next = checkpointing ? checkpoint(tape, hidden, run, checkpointing === 'keep attention') : run(tape, hidden)
     tape.done(hidden)

@@ -23,18 +23,18 @@ export interface DeltaPart {
   b: Projection
   a: Projection
   out: Projection
-  /** Of each channel of q, k and v the weights of its last tokens, the newest last. */
+  /** Convolution weights of each channel of q, k and v over its last tokens, the newest last. */
   conv: TrainedValues
   aLog: TrainedValues
   dtBias: TrainedValues
   /** What makes q and k of length 1 (q divided by the root of its channels besides): norms whose gain is a constant. */
   qUnit: Norm
   kUnit: Norm
-  /** Over each head of what the delta rule gives. */
+  /** Norm of each head of the delta rule's output. */
   norm: Norm
 }
 
-/** What the layer's last projection takes: (rows, value heads * value channels). */
+/** The input of the layer's last projection: (rows, value heads * value channels). */
 export function deltaMixed(
   tape: Tape,
   shape: Qwen35Config,

@@ -1,4 +1,4 @@
-/** What outlives a pass: keys and values, and the states of layers that have some. */
+/** What is kept between passes: keys and values, and the recurrent states of layers that have some. */
 import type { PagedCache } from '../kernels/attention/attention.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import type { CacheData } from '../kernels/common/kv-texture.ts'

@@ -1,4 +1,4 @@
-/** How Python writes values, takes letters off texts and writes dates: chat templates are made for it. */
+/** Python's way to print values, strip texts and format dates, which chat templates rely on. */
 
 /** A value as the template library has it: lists are arrays of values, objects Maps of them. */
 export interface Value {
@@ -23,7 +23,7 @@ export function pythonJson(text: string): unknown {
   })
 }
 
-/** What Python's methods take off by themselves. */
+/** White space that Python's strip methods remove by default. */
 const WHITE_SPACE =
   '\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000'
 

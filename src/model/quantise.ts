@@ -23,7 +23,7 @@ export async function readBlocks(tensors: TensorSource, name: string, format: Qu
   return { format, shape, data: quantiseQ8(dtype === 'bf16' ? widenBf16(data) : data) }
 }
 
-/** What of a model's matrices is in blocks: values and bytes of all, and the formats. */
+/** The matrices that are held in blocks: their values and bytes together, and their formats. */
 export function blocksOf(
   config: ModelConfig,
   tensors: TensorSource,
@@ -40,7 +40,7 @@ export function blocksOf(
   return { ...found, formats: [...found.formats] }
 }
 
-/** How a frozen model is held that nobody says it of: a quantised file in its own blocks, which give the values that it would be loaded with. */
+/** Default quantization of a frozen model: a quantised file stays in its own blocks, which give the same values as loading it otherwise. */
 export const ownBlocks = (model: { config: ModelConfig; tensors: TensorSource }): 'gguf' | undefined =>
   blocksOf(model.config, model.tensors, 'gguf').values > 0 ? 'gguf' : undefined
 
@@ -72,7 +72,7 @@ const blockBytes = 34
 
 /**
  * Blocks of ggml's Q8_0: of 32 values their largest magnitude / 127 as f16, then the values over it, rounded to integers (halves away from 0). Float32
- * arithmetic throughout, which gives the bytes of gguf-py's quantize. What is not finite stays so by the scale: such a block's values are NaN.
+ * arithmetic throughout, which gives the bytes of gguf-py's quantize. A block with a value that is not finite gets a scale that makes all its values NaN.
  */
 export function quantiseQ8(values: Float32Array): Uint8Array {
   const blocks = values.length / blockValues

@@ -1,11 +1,11 @@
-/** Which tokens have their text for good, where all of them together end in U+FFFD: that may be the first bytes of a character, or what it says. */
+/** Finds the tokens whose text is final where the text ends in U+FFFD: that may be an unfinished character, or a U+FFFD that the model wrote. */
 
-/** Tokens of one byte that may follow the first one of a character. */
+/** Most one-byte tokens after the first byte of a character. */
 const mostFollowing = 3
 
 /**
  * How many of `ids` have a text that no further token changes, and that text; undefined where there are none beyond the first `given`.
- * Behind them are as many as finish any character, and the two parts have together the text of all: the border lies in no character.
+ * Enough tokens follow these to finish any character, and both parts decoded apart give the text of all: so the border splits no character.
  * @param text of all of them
  */
 export function settledIds(
@@ -18,7 +18,7 @@ export function settledIds(
   let count = ids.length
   for (let rest = 0; rest < mostFollowing; count--) {
     if (count <= given + 1) return undefined
-    // One without text, as a special token that is left out, finishes nothing.
+    // A token without text (a special token that is skipped) finishes no character.
     if (decode([ids[count - 1]]) !== '') rest++
   }
   const settled = decode(ids.slice(0, count))

@@ -35,7 +35,7 @@ export const normsFromOne = ({ gemma, qwen35 }: ModelConfig): boolean => !!gemma
 /** Layers that have keys and values. */
 export const attentionLayers = ({ layers, qwen35 }: ModelConfig): number => layers - (qwen35?.deltaLayers.length ?? 0)
 
-/** The modules that get an adapter where `asked` are: the seven of most models stand for all, so for the large ones of a Gated DeltaNet too. */
+/** The modules that get an adapter. All seven of most models stand for "all", so they include the large ones of a Gated DeltaNet. */
 export function adapterModules({ qwen35 }: ModelConfig, asked: readonly string[]): string[] {
   const all = LINEAR_MODULES.every((module) => asked.includes(module))
   const more = ['in_proj_qkv', 'in_proj_z', 'out_proj'] as const satisfies LinearModule[]
@@ -64,7 +64,7 @@ export function linearShapes(config: ModelConfig): Map<string, [number, number]>
   return out
 }
 
-/** Channels that a Gated DeltaNet convolves: q, k and v. */
+/** Channels of q, k and v, which a Gated DeltaNet convolves. */
 export function deltaWidths({ keyHeads, valueHeads, keyDim, valueDim }: Qwen35Config): [number, number, number] {
   return [keyHeads * keyDim, keyHeads * keyDim, valueHeads * valueDim]
 }

@@ -10,7 +10,7 @@ export async function headIsEmbedding(tensors: TensorSource): Promise<boolean> {
 }
 
 /**
- * Which of the two is meant nobody can say: transformers 5 takes the file's head, transformers 4 and vLLM the embedding.
+ * Refuses a tied head that differs from the embedding, as readers disagree: transformers 5 takes the file's head, transformers 4 and vLLM the embedding.
  * @throws UserError where the config ties the head and the files have another one
  */
 export async function refuseOtherHead(name: string, config: ModelConfig, tensors: TensorSource): Promise<void> {

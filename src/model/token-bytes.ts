@@ -1,7 +1,7 @@
-/** What a token of a vocabulary is in bytes. */
+/** The bytes of a vocabulary's tokens. */
 const utf8 = new TextEncoder()
 
-/** The byte of each sign of the byte-level alphabet (GPT-2's): printable bytes are themselves, the others follow from U+0100 on. */
+/** The byte of each character of the byte-level alphabet (GPT-2's): printable bytes are themselves, the others follow from U+0100 on. */
 export const byteOfSign = new Map<string, number>()
 for (let byte = 0, next = 256; byte < 256; byte++) {
   const printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174

@@ -63,12 +63,12 @@ export function attentionOverCache(
 ): Tensor {
   const { gpu } = tape
   const { rows, columns } = q
-  // Tiles of prompts' rows go by float32.
+  // The kernel for tiles of prompt rows takes float32 only.
   const narrow = half && !paged?.prompts
   const o = narrow ? roomInHalf(tape, { rows, columns }) : tape.tensor(rows, columns, 'attention', false)
   const lse = tape.tensor(rows, shape.heads, 'attention lse', false)
   const splits = paged ? kernels.decodeSplits(gpu, rows, shape, paged) : 1
-  // What each split sums, and its (m, l).
+  // Each split's partial sums, and its (m, l).
   const widths = splits > 1 ? [shape.headDim, 2] : []
   const scratch = widths.map((n) => tape.tensor(rows, shape.heads * splits * n, 'attention splits', false))
   const [parts, stats] = scratch.map(({ buffer }) => buffer)

@@ -31,7 +31,7 @@ export function causalConv(
     return y
   })
   if (cache) kernels.keepInputs(gpu, x.buffer, cache, rows, shape)
-  // The channels go back together: once the first output's gradient comes, which is the last.
+  // All channels go back together, when the first output's node is reached, which is the last of them.
   const gradients: Tensor[] = []
   outputs.forEach((y, i) => {
     tape.node(y, [x], (dy) => {

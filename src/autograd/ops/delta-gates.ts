@@ -1,4 +1,4 @@
-/** What a Gated DeltaNet makes of a token beside q, k and v: how much of a head's state it keeps, and how far it moves it. */
+/** The two gates of a Gated DeltaNet, for each token and head: the decay of the state, and the step size of its update. */
 import { rangeOf } from '../../gpu/gpu.ts'
 import * as kernels from '../../kernels/elementwise/elementwise.ts'
 import { addColumnSums } from '../../kernels/norm/norm.ts'

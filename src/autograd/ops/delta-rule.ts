@@ -7,7 +7,7 @@ import type { RowLayout } from './attention.ts'
 
 /** Of each token, vectors of its heads (kernels/delta-rule). */
 interface DeltaTensors {
-  /** (rows, key heads * key channels), of the lengths that the rule takes them with. */
+  /** (rows, key heads * key channels), already normalised. */
   q: Tensor
   k: Tensor
   /** (rows, heads * value channels) */
@@ -18,7 +18,7 @@ interface DeltaTensors {
 }
 
 /**
- * What each token reads of the states that the tokens up to it have written: (rows, heads * value channels).
+ * The output of the delta rule: each token reads the state that the tokens up to it have written. (rows, heads * value channels).
  * @param layout sequences that are whole, without shared prompts @param cache states of earlier passes, in a pass without gradients
  */
 export function deltaRule(tape: Tape, x: DeltaTensors, layout: RowLayout, shape: DeltaShape, cache?: DeltaCache): Tensor {

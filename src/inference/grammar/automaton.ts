@@ -1,13 +1,13 @@
 /**
- * Runs a network of rules (`network.ts`) over bytes. A state is the set of all places where the text so far may stand, each with the places
- * to go back to; equal states are one object, and what a byte does to a state is worked out once. So a state's mask, once made, serves all
+ * Runs a network of rules (`network.ts`) over bytes. A state is the set of all places in the network where the text so far may stand, each with its stack
+ * of return places; equal states are one object, and a state's successor for a byte is computed once. So a state's mask, once made, serves all
  * requests with the grammar.
  */
 import { UserError } from '../../common/errors.ts'
 import type { Network } from './network.ts'
 import type { TokenTrie } from './token-trie.ts'
 
-/** Where to go on after the rules that are open, innermost first; equal ones are one object. */
+/** The return places of the rules that are open, innermost first; equal stacks are one object. */
 interface Stack {
   id: number
   back: number
@@ -26,14 +26,14 @@ export interface State {
   places: Place[]
   /** The text may end here. */
   accepting: boolean
-  /** By byte; null: no text goes on so. */
+  /** The successor for each byte; null where the grammar does not allow it, undefined where it is not computed yet. */
   next: (State | null | undefined)[]
   mask?: Uint32Array
 }
 
-/** Beyond these bytes, what was worked out is forgotten and made again when it is needed. */
+/** When states, stacks and masks take more than this, they are dropped and computed again when needed. */
 const MOST_BYTES = 96_000_000
-/** What things take in memory, as measured. */
+/** Measured bytes of each kind of object. */
 const BYTES = { node: 400, state: 2300, place: 60, stack: 250 }
 /** Places of one state: an ambiguous grammar can double them with every bracket. */
 const MOST_PLACES = 20_000
@@ -47,9 +47,9 @@ export class Automaton {
   readonly #states = new Map<string, State>()
   readonly #bottom = new Map<number, Stack>()
   #stackIds = 0
-  /** What the states, stacks and masks take. */
+  /** Bytes of the present states, stacks and masks. */
   #known = 0
-  /** By node, 0: not known yet, 1: it does nothing but end its rule, 2: it does more. */
+  /** For each node, 0: not known yet, 1: it does nothing but end its rule, 2: it does more. */
   #tail: Uint8Array
   /** Places looked at for the mask that is being made. */
   #work = 0
@@ -61,7 +61,7 @@ export class Automaton {
     this.start = this.#stateOf([{ node: network.start, stack: null }])
   }
 
-  /** Bytes that this takes, about. */
+  /** Approximate bytes in memory. */
   get bytes(): number {
     return BYTES.node * this.#network.bytes.length + this.#known
   }
@@ -129,7 +129,7 @@ export class Automaton {
       if (bytes[node].length > 0) waiting.push(place)
       for (const next of free[node]) todo.push({ node: next, stack })
       for (const { start, back } of calls[node]) {
-        // A rule that is called at the end of another goes back to where that would: right recursion needs no memory.
+        // A tail call returns to the caller's return place, so right recursion does not grow the stack.
         todo.push({ node: start, stack: this.#endsAt(back) ? stack : this.#push(stack, back) })
       }
     }
@@ -147,7 +147,7 @@ export class Automaton {
     return state
   }
 
-  /** From here on nobody has the states but those who stand in them; what follows them is worked out anew. The first one is kept, with nothing behind it. */
+  /** Drops all states, stacks and masks. States in use stay valid, and their successors are computed again. The first state is kept, without its successors. */
   #forget(): void {
     for (const { next } of [this.start, ...this.#states.values()]) next.fill(undefined)
     this.#states.clear()

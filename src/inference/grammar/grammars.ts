@@ -1,6 +1,6 @@
 /**
- * Constrained answers: formats become EBNF (`formats.ts`), that a network of rules over bytes (`network.ts`), and that masks over the vocabulary
- * (`automaton.ts`). Nothing is made before the first constraint.
+ * Constrained answers: a format is written as EBNF (`formats.ts`), EBNF is compiled to a network of rules over bytes (`network.ts`), and the network gives masks
+ * over the vocabulary (`automaton.ts`). Nothing is computed before the first constraint.
  */
 import { UserError } from '../../common/errors.ts'
 import type { Tokenizer } from '../../model/tokenizer.ts'
@@ -13,7 +13,7 @@ import { buildTrie } from './token-trie.ts'
 import type { TokenTrie } from './token-trie.ts'
 import type { ConstraintOptions, GrammarConstraint, GrammarFormat, Grammars } from './types.ts'
 
-/** Bytes of grammars that are kept, with what was worked out for them. */
+/** Most bytes of cached grammars, with their states and masks. */
 const MOST_BYTES = 256_000_000
 
 /**
@@ -44,7 +44,7 @@ class CachedGrammars implements Grammars {
     this.#eos = [...new Set(eosTokenIds)].filter((id) => id >= 0 && id < vocabSize)
   }
 
-  // Asynchronous, so that a grammar may be made elsewhere one day.
+  // Asynchronous, so that a grammar could be compiled on another thread one day.
   // oxlint-disable-next-line require-await
   async constraint(format: GrammarFormat, options: ConstraintOptions = {}): Promise<GrammarConstraint> {
     const { field = 'response_format', afterToken } = options
@@ -53,7 +53,7 @@ class CachedGrammars implements Grammars {
     try {
       this.#vocabulary ??= this.#read()
       const automaton = this.#automatonOf(format, this.#vocabulary)
-      // The first mask here, so that a grammar that is too much work is refused and not failed on.
+      // The first mask is made here, so that a grammar that takes too much work is refused before the request runs.
       automaton.maskOf(automaton.start)
       const inner = new Matching(automaton, this.#vocabulary)
       return afterToken === undefined ? inner : new Later(inner, afterToken, this.#anyToken())
@@ -71,7 +71,7 @@ class CachedGrammars implements Grammars {
     const key = JSON.stringify(format)
     const automaton = this.#automata.get(key) ?? new Automaton(buildNetwork(readEbnf(formatGrammar(format))), trie)
     this.#automata.delete(key)
-    // They grow while they are used: the oldest go first, and the one that is asked for stays, whatever it takes.
+    // Grammars grow while they are used: the least recently used are dropped first; the requested one stays, whatever it takes.
     let bytes = automaton.bytes
     for (const [other, { bytes: its }] of [...this.#automata].toReversed())
       if ((bytes += its + 2 * other.length) > MOST_BYTES) this.#automata.delete(other)
@@ -117,7 +117,7 @@ class Matching implements GrammarConstraint {
     mask.fill(0)
     const state = this.#state
     if (state) mask.set(this.#automaton.maskOf(state))
-    // A grammar of the user's own may have no way on: the answer then ends, instead of the request failing.
+    // A user's grammar may reach a dead end: the answer then ends, instead of the request failing.
     if (!state || state.accepting || this.complete) for (const id of eos) allow(mask, id)
   }
 
@@ -137,7 +137,7 @@ class Matching implements GrammarConstraint {
   }
 }
 
-/** Anything until a token was taken, then a constraint. */
+/** Allows everything until a given token was taken; then applies a constraint. */
 class Later implements GrammarConstraint {
   readonly #inner: GrammarConstraint
   readonly #token: number

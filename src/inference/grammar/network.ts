@@ -8,7 +8,7 @@ import type { Expression, Range } from './ebnf.ts'
 export interface Call {
   /** The rule's first node. */
   start: number
-  /** Where to go on when it is done. */
+  /** The node to go on at when the rule has ended. */
   back: number
 }
 
@@ -59,7 +59,7 @@ class Builder {
     return calls.push([]) - 1
   }
 
-  /** Lays an expression between two nodes. */
+  /** Adds the edges of an expression between two nodes. */
   #lay(expression: Expression, from: number, to: number): void {
     const { bytes, free, calls } = this.#network
     switch (expression.kind) {
@@ -137,7 +137,7 @@ class Builder {
     free[here].push(to)
   }
 
-  /** Code points as bytes; halves of surrogate pairs are none. */
+  /** Adds the UTF-8 bytes of a range of code points; halves of surrogate pairs are left out. */
   #characters([from, to]: Range, start: number, end: number): void {
     const parts: Range[] = [
       [0, 0x7f],
@@ -152,7 +152,7 @@ class Builder {
     }
   }
 
-  /** Byte sequences of equal length between two. */
+  /** Adds all byte sequences from `low` to `high`, which have the same length. */
   #between(low: number[], high: number[], start: number, end: number): void {
     const { bytes } = this.#network
     const [a, b] = [low[0], high[0]]
@@ -195,7 +195,7 @@ class Builder {
       }
       reached.set(start, called)
     }
-    // A rule that is met again while those that it calls are being looked at is in a circle.
+    // A rule that is reached again while the rules it calls are being visited is left-recursive.
     const state = new Map<number, 'open' | 'done'>()
     for (const root of this.#starts.values()) {
       const path: { start: number; calls: Iterator<number> }[] = []
@@ -218,11 +218,11 @@ class Builder {
     }
   }
 
-  /** Each node is looked at once for each rule that reaches it, so that many rules that lean on each other take no longer than as many that do not. */
+  /** The rules that match the empty text. Each node is visited once for each rule that reaches it, so rules that depend on each other take no longer than others. */
   #rulesThatMayBeEmpty(): Set<number> {
     const { free, calls, ends, bytes } = this.#network
     const empty = new Set<number>()
-    /** Where rules go on behind calls of a rule, should it turn out to be empty. */
+    /** For each rule, the nodes behind its calls (and the calling rules): to be visited once the rule turns out to match the empty text. */
     const behind = new Map<number, [rule: number, node: number][]>()
     const seen = new Set<number>()
     const todo = Array.from(this.#starts.values(), (start): [rule: number, node: number] => [start, start])

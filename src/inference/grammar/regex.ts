@@ -1,23 +1,23 @@
 /**
  * Regular expressions as EBNF. The whole text matches, with or without ^ and $ around the expression. Inside a JSON string (`json`)
- * what must be escaped there is written so. What a grammar cannot do (looking around, back references, word boundaries) is refused.
+ * what must be escaped there is written so. What a grammar cannot do (lookaround, back references, word boundaries) is refused.
  */
 import { UserError } from '../../common/errors.ts'
 import { complement, type Range } from './ebnf.ts'
 import { inRanges, literal } from './rules.ts'
 
-/** Most repetitions of all brackets that stand in each other, multiplied. */
+/** Most repetitions: the product over nested brackets. */
 const MOST_REPEATS = 20_000
 const MOST_DEPTH = 50
-/** Each character is a node of the network at least, which has no room for more. */
+/** Longest pattern: each character takes at least one node of the network. */
 const MOST_LENGTH = 200_000
-/** Of the expression, in errors. */
+/** Characters of the pattern that errors show. */
 const SHOWN = 100
 
 /** Kept as ranges: taken apart into its characters, a class of a few signs is 50,000 of them. */
 interface Class {
   ranges: readonly Range[]
-  /** A negated class is in it: in JSON it leaves out what must be escaped there. */
+  /** Whether it contains a negated class: in JSON it then leaves out the characters that must be escaped. */
   open: boolean
 }
 
@@ -28,10 +28,10 @@ const WORD: Range[] = [...DIGITS, [65, 90], [95, 95], [97, 122]]
 const SPACE = each(points(' \t\n\r\f\v'))
 const SHORTHAND: Record<string, Range[]> = { d: DIGITS, w: WORD, s: SPACE }
 const CONTROL: Record<string, number> = { n: 10, r: 13, t: 9, f: 12, v: 11, '0': 0 }
-/** What a JSON string has only behind a backslash. */
+/** Characters that a JSON string must escape. */
 const JSON_SPECIAL = [...Array(32).keys(), 34, 92]
 
-/** Ranges without some points. */
+/** The ranges without some code points. */
 const without = (ranges: readonly Range[], some: readonly number[]) => complement([...complement(ranges), ...each(some)])
 
 /** An EBNF expression of a regular expression. @throws UserError that names the place in the pattern. */

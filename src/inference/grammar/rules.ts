@@ -2,7 +2,7 @@
 import { UserError } from '../../common/errors.ts'
 import { complement, type Range } from './ebnf.ts'
 
-/** A grammar that grows larger than this is refused: compiling it would stand in the way of everything else. */
+/** Longest grammar: compiling a longer one would block the event loop for too long. */
 const MAX_LENGTH = 2_000_000
 
 /** Named rules; a body may use the names of rules that are defined later. */
@@ -21,7 +21,7 @@ export class Rules {
     return name
   }
 
-  /** A name whose body follows (`define`): of a rule that uses itself. */
+  /** A name for a rule whose body follows by `define`, since it uses the name itself. */
   reserve(): string {
     this.#bodies.push('')
     return `r${this.#bodies.length - 1}`

@@ -1,4 +1,4 @@
-/** A JSON schema made plain: references followed, `allOf` merged, what cannot be held refused. */
+/** Simplifies a JSON schema: follows references, merges `allOf`, and refuses what a grammar cannot enforce. */
 import { UserError } from '../../common/errors.ts'
 
 export type Schema = Record<string, unknown>
@@ -33,7 +33,7 @@ const NOTES = new Set([
 ])
 for (const name of ['$schema', '$id', '$anchor', '$defs', 'definitions', 'strict', 'discriminator']) NOTES.add(name)
 
-/** Schemas that are looked at for one document: a second's work or two. References and branches that double each other would never end. */
+/** Most schemas visited for one document, which takes a second or two: references whose branches multiply would never end. */
 const MOST_READ = 100000
 
 /** Whether a keyword says nothing about values. */
@@ -65,7 +65,7 @@ export class SchemaReader {
       try {
         name = decodeURIComponent(part)
       } catch {
-        // A percent sign of its own.
+        // A percent sign that begins no escape.
       }
       name = name.replaceAll('~1', '/').replaceAll('~0', '~')
       const inside = (isObject(here) || Array.isArray(here)) && Object.hasOwn(here, name)

@@ -1,7 +1,7 @@
 /**
  * A JSON schema as an EBNF grammar. All that the grammar allows satisfies the schema; it is narrower in places: properties come in the order
  * of the schema, ones that are not named come only where the schema speaks of them, integers have at most 15 digits, white space is short.
- * What cannot be held is refused by name and place, never ignored; `oneOf` is read as `anyOf`, and formats that are not known are notes.
+ * What a grammar cannot enforce is refused by name and place, never ignored; `oneOf` is read as `anyOf`, and unknown formats are ignored, as the standard has it.
  */
 import { UserError } from '../../common/errors.ts'
 import { integerBetween, numberBetween } from './numbers.ts'
@@ -19,7 +19,7 @@ const MOST_TEXT = 500_000
 const DAY = String.raw`\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8]))`
 const TIME = String.raw`(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,6})?(?:Z|[+-](?:0\d|1[0-3]):[0-5]\d)`
 const BYTE = '(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])'
-/** Formats that are held; others are notes, as in the standard. */
+/** The formats that are enforced. */
 const FORMATS: Record<string, string> = {
   date: DAY,
   time: TIME,
@@ -37,7 +37,7 @@ const TYPES = ['object', 'array', 'string', 'number', 'integer', 'boolean', 'nul
 
 /**
  * The grammar of all JSON that a schema allows.
- * @param loose what cannot be held is passed over
+ * @param loose ignore what a grammar cannot enforce
  * @throws UserError that names the place in the schema (`$` is its root)
  */
 export function schemaGrammar(schema: unknown, loose = false): string {
@@ -108,7 +108,7 @@ class Converter {
       throw new UserError(`${path}: $ref ${JSON.stringify(ref)} requires itself, so no value satisfies it.`)
     const name = this.rules.reserve()
     this.#refs.set(place, name)
-    // Depth counts anew: a reference is converted once.
+    // Depth starts at 0 again: a reference is converted only once.
     this.rules.define(name, this.convert(target, place, 0))
     return name
   }
@@ -119,7 +119,7 @@ class Converter {
     const wrong = types.find((type) => !TYPES.includes(type as string))
     if (wrong !== undefined) throw new UserError(`${path}: the type ${JSON.stringify(wrong)} is not one of ${TYPES.join(', ')}.`)
     if (types.length === 0) {
-      // Keywords without a type mean: if it is one of these. It then is one.
+      // In the standard such keywords restrict only values of their type and allow all others; the grammar allows only that type.
       if (has(OBJECT)) types = ['object']
       else if (has(ARRAY)) types = ['array']
       else if (has(STRING)) types = ['string']
@@ -141,7 +141,7 @@ class Converter {
     if (schema.pattern !== undefined)
       throw new UserError(`${path}: a list of values and a pattern cannot both be held. Leave the pattern out.`)
     const types = schema.type === undefined ? TYPES : [schema.type].flat()
-    // Of a const, whether the list beside it has it.
+    // A const counts only where the enum beside it contains it.
     const listed = Array.isArray(schema.enum) ? new Set(schema.enum.map((value) => JSON.stringify(value))) : undefined
     const kept = values.filter(
       (value) =>
@@ -227,7 +227,7 @@ class Converter {
     const comma = `${this.#space} "," ${this.#space}`
     const open = `"[" ${this.#space}`
     const close = `${this.#space} "]"`
-    // No item but those of the beginning, or such items only as no value satisfies.
+    // No items beyond `prefixItems`, or only ones that no value satisfies.
     const none =
       rest === false ||
       most === places.length ||
@@ -324,7 +324,7 @@ function typesOfValue(value: unknown): string[] {
   return [typeof value]
 }
 
-/** Whether a value of a list keeps to the other keywords that stand beside the list; of objects and arrays, to none but the list. */
+/** Whether a value of `enum` satisfies the keywords beside `enum`; objects and arrays are not checked further. */
 function isWithin(value: unknown, schema: Schema): boolean {
   const bound = (name: string, otherwise: number) => (typeof schema[name] === 'number' ? schema[name] : otherwise)
   if (typeof value === 'string') {

@@ -1,4 +1,4 @@
-/** A vocabulary's tokens by their bytes, laid out so that all of them are visited in one pass, and all that begin alike are skipped at once. */
+/** A trie of a vocabulary's tokens by their bytes, laid out in arrays: one pass visits all tokens, and a subtree is skipped in one step. */
 
 export interface TokenTrie {
   /** Words of a mask: 32 tokens each. */
@@ -17,7 +17,7 @@ export function buildTrie(size: number, bytesOf: (id: number) => Uint8Array | nu
   const entries: { id: number; text: string }[] = []
   for (let id = 0; id < size; id++) {
     const bytes = bytesOf(id)
-    // One sign a byte: such strings compare as bytes do, and quickly.
+    // One character for each byte: such strings compare quickly, and in the order of their bytes.
     if (bytes && bytes.length > 0) entries.push({ id, text: Buffer.from(bytes).toString('latin1') })
   }
   entries.sort((a, b) => (a.text < b.text ? -1 : a.text > b.text ? 1 : a.id - b.id))

@@ -1,4 +1,4 @@
-/** Splits what a model thinks, <think>...</think>, from what it answers. The words in between are kept as they are, spaces too. */
+/** Splits an answer into thoughts (<think>...</think>) and content. Both keep their white space. */
 import { mayBegin } from '../detokenizer.ts'
 import type { ReasoningDelta } from './types.ts'
 
@@ -6,12 +6,12 @@ const START = '<think>'
 const END = '</think>'
 export const thoughtMarks: readonly string[] = [START, END]
 
-/** Where the thoughts of an answer stand when it is gone on with: a template may begin them, or leave that to the model. */
+/** State of an answer's thoughts at the end of the prompt: the model may begin them, the template has begun them, or they are over. */
 export type Thinking = 'to come' | 'begun' | 'ended'
 
 /**
- * What a prompt leaves to an answer. A <think> that a user wrote says nothing: only what the prompt ends with does, and `begun`, the text
- * of the answer that it ends with where that is gone on with.
+ * The state of the answer's thoughts at the end of a prompt. Only the prompt's end counts, since a user may have written a <think>; `begun` is the part of
+ * the answer that the prompt ends with, where an answer is continued.
  */
 export function thinkingAt(prompt: string, begun = ''): Thinking {
   const own = begun.trim()
@@ -23,10 +23,10 @@ export function thinkingAt(prompt: string, begun = ''): Thinking {
   return own !== '' || before.endsWith(END) ? 'ended' : 'to come'
 }
 
-/** Whether a chat template knows of thoughts. */
+/** Whether a chat template handles thoughts. */
 export const templateThinks = (chatTemplate: string | null): boolean => chatTemplate?.includes(END) ?? false
 
-/** The text as it comes. The deltas together are the same however it is cut; thoughts that do not end are all there is. */
+/** Splits text as it comes. The deltas together do not depend on how the text is cut; if the thoughts do not end, there is no content. */
 export class ReasoningStream {
   /** 'before': no text yet but white space; the start tag may come. */
   #state: 'before' | 'thoughts' | 'content' = 'before'

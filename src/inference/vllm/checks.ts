@@ -1,4 +1,4 @@
-/** What a server must be able to do for a run, found out by asking it, each refusal with what to start it with. */
+/** Checks by requests that a server can do what a run needs; each refusal says how to start the server. */
 import { UserError } from '../../common/errors.ts'
 import { NEUTRAL } from '../../common/sampling.ts'
 import { loraRankFlag } from '../../common/vllm-ranks.ts'
@@ -43,7 +43,7 @@ export async function checkServer(api: VllmApi, needs: Needs, tokens: readonly n
   return { server: `${base.owned_by === 'dawn-rl' ? 'dawn-rl' : 'vLLM'} ${version}`, base: base.id }
 }
 
-/** The served model that the run is about: that of our name, else the only one. */
+/** The served base model of the run: the one of our name, else the only one. */
 function baseModel(cards: ModelCard[], { model, maxLength }: Needs, url: string): ModelCard {
   const bases = cards.filter((card) => card.parent === null || card.parent === undefined)
   const found = bases.find((card) => card.root === model || card.id === model) ?? (bases.length === 1 ? bases[0] : undefined)
@@ -59,7 +59,7 @@ function baseModel(cards: ModelCard[], { model, maxLength }: Needs, url: string)
   return found
 }
 
-/** One token drawn from the single most likely one: after the filters its log-probability is 0, before them it is that of the model. */
+/** Draws a token with top_k 1: its log-probability is 0 if it is taken after the filters, else the model's. */
 async function checkLogprobs(api: VllmApi, model: string, wanted: LogprobsMode, tokens: readonly number[]): Promise<void> {
   const body = {
     model, prompt: tokens.slice(0, 2), ...NEUTRAL, top_k: 1, max_tokens: 1, logprobs: 0, return_token_ids: true, cache_salt: 'check',
@@ -114,7 +114,7 @@ async function checkFullWeights(api: VllmApi, model: string, tokens: readonly nu
   }
 }
 
-/** Why a server does not open the run's weights, where that is how it was started (dawn-rl's own); else the error itself. */
+/** A UserError where the server (dawn-rl's own) was started so that it may not open the run's weights; else the error itself. */
 export function explainRefusal(error: unknown, api: VllmApi): unknown {
   if (!(error instanceof VllmError) || !error.message.includes('--adapter-root')) return error
   return new UserError(
@@ -125,10 +125,10 @@ export function explainRefusal(error: unknown, api: VllmApi): unknown {
 const refusedFor = (words: RegExp) => (error: unknown) =>
   error instanceof VllmError && error.status === 400 && words.test(error.message)
 export const isThereAlready = refusedFor(/already been loaded/)
-/** In dawn-rl's words; vLLM lets the adapter go that was used longest ago. */
+/** Whether dawn-rl's server has no free place for an adapter; vLLM instead drops the least recently used one. */
 export const hasNoPlace = refusedFor(/no place for the adapter/)
 
-/** Why an adapter could not be loaded, where that is how the server was started; else the error itself. */
+/** A UserError where the way the server was started keeps it from loading the adapter; else the error itself. */
 export function explainLoadError(error: unknown, api: VllmApi, rank: number): unknown {
   if (!(error instanceof VllmError)) return error
   // vLLM's words, or dawn-rl's.

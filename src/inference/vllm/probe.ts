@@ -1,5 +1,5 @@
 /**
- * The proof that a server has the trainer's weights: one fixed sequence, scored by both. What the two disagree by when nothing has moved
+ * The proof that a server has the trainer's weights: one fixed sequence, scored by both. Their difference with the same weights
  * (another order of summation, another dtype) is measured first; after a push the server must be nearer to the trainer's new weights than
  * to its old ones, wherever the step moved the log-probabilities by more than that.
  */
@@ -33,7 +33,7 @@ export const OTHER_MODEL = 0.5
 
 /**
  * Why the server can't have the new weights, or undefined.
- * @param noise what both disagreed by when they were known to have the same weights
+ * @param noise the difference of both when they were known to have the same weights
  */
 export function staleBecause({ error, moved, stale }: Probe, noise: number): string | undefined {
   const digits = (x: number) => x.toPrecision(2)
@@ -44,7 +44,7 @@ export function staleBecause({ error, moved, stale }: Probe, noise: number): str
   if (moved > 4 * noise && error > stale) {
     return `the step moved the log-probabilities by ${digits(moved)} nats a token, and the server's are ${digits(error)} from the new ones but ${digits(stale)} from the old`
   }
-  // Part of the weights may have stayed: vLLM 0.32 leaves a tied output head as it was, and is then off by a sixth of the step.
+  // A part of the weights may not have been replaced: vLLM 0.32 keeps the old tied output head, and is then off by a sixth of the step.
   if (error > 10 * noise + moved / 50) {
     return `its log-probabilities are off by ${digits(error)} nats a token, and were by ${digits(noise)} before; the step moved them by ${digits(moved)}, so part of the weights is still old`
   }

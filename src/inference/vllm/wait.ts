@@ -59,7 +59,7 @@ export async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | u
   }
 }
 
-/** Gives a function that runs what it is given one after the other, in the order in which it was given, whether the one before failed or not. */
+/** Returns a function that runs the work it is given one after the other, in order, even where an earlier one failed. */
 export function oneAtATime(): <T>(work: () => Promise<T>) => Promise<T> {
   let before: Promise<unknown> = Promise.resolve()
   return (work) => {

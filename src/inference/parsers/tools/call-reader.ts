@@ -1,10 +1,10 @@
 /**
- * Reads one tool call, `{"name": ..., "arguments": {...}}`, sign by sign. Text becomes a call at the moment when the name and the beginning of
+ * Reads one tool call, `{"name": ..., "arguments": {...}}`, character by character. Text becomes a call at the moment when the name and the beginning of
  * the arguments are known: until then it may turn out to be plain text, from then on it stays a call, and its arguments are passed on as
  * they are written, even where they are no JSON in the end.
  */
 
-/** What a sign did: nothing yet, the text is no call, the call is over with this sign, or it was over before this sign. */
+/** What a character did: nothing yet, the text is no call, the call ends with this character, or it ended before it. */
 export type Step = 'more' | 'fail' | 'done' | 'over'
 
 interface CallEvents {
@@ -17,7 +17,7 @@ type State = 'open' | 'key-or-end' | 'key' | 'in-key' | 'colon' | 'value' | 'in-
 
 const ARGUMENTS = new Set(['arguments', 'parameters'])
 const KNOWN = new Set(['name', 'type', 'id', ...ARGUMENTS])
-/** What is held back at most: a name, and arguments that come before it. */
+/** Most characters held back: of a name, and of arguments that come before it. */
 const LONGEST_NAME = 256
 const LONGEST_EARLY = 20_000
 export const isSpace = (sign: string): boolean => sign === ' ' || sign === '\n' || sign === '\t' || sign === '\r'
@@ -26,7 +26,7 @@ interface CallRules {
   events: CallEvents
   /** Names that count; undefined: any. */
   names?: ReadonlySet<string>
-  /** A call without arguments is one without any: `{}`. */
+  /** Whether a call may leave out its arguments: they are `{}` then. */
   bare: boolean
 }
 

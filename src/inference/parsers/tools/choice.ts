@@ -41,7 +41,7 @@ export function planTools(request: ToolRequest, parser: string, chatTemplate: st
     const name = parser === 'auto' ? toolParserFor(chatTemplate) : parser
     return { tools, parser: toolParser(name, { names }), format: null, most }
   }
-  // As at OpenAI and in vLLM, a schema need not be one that can be held: it may be a library's or an MCP server's, whom the client cannot change.
+  // As at OpenAI and in vLLM, a tool's schema may have parts that cannot be enforced: it may come from a library or an MCP server, which the client cannot change.
   const looseOf = (...of: ToolDefinition[]) => of.some(({ function: made }) => (made as { strict?: unknown }).strict !== true)
   if (choice === 'required') {
     // As vLLM has it: a list of calls, whatever the model was taught to write.

@@ -1,5 +1,5 @@
 /**
- * Finds tool calls in text, sign by sign, so that it makes no difference how the text is cut. White space beside calls is dropped (between
+ * Finds tool calls in text, character by character, so that it makes no difference how the text is cut. White space beside calls is dropped (between
  * two, and before and after all of them), other text is content. Text that looked like a call and is none is content again.
  */
 import type { AnswerDelta, AnswerStream } from '../types.ts'
@@ -9,11 +9,11 @@ import { DeltaWriter } from './stream.ts'
 export interface FinderRules {
   /** What begins a call: a tag anywhere (with the tag that ends it), or a brace at the beginning of a line. */
   tags?: { open: string; close: string }
-  /** A sign of the model's that may stand before calls, and is dropped with them. */
+  /** Text that a model may write before its calls; it is dropped with them. */
   prefix?: string
   /** Calls may stand in a list: [{...}, {...}]. */
   list?: boolean
-  /** Signs that may separate calls. */
+  /** Characters that may separate calls. */
   separators?: string
   names?: ReadonlySet<string>
   /** A call needs no arguments. */
@@ -27,7 +27,7 @@ export class CallFinder implements AnswerStream {
   readonly #out = new DeltaWriter()
   #state: State = 'text'
   #reader: CallReader | undefined
-  /** White space (and separators after a call) whose fate is open. */
+  /** White space (and separators after a call), which is dropped if a call follows and content otherwise. */
   #space = ''
   /** The beginning of a tag or prefix, of what is expected after a call, or all of a call that may still be text. */
   #held = ''
@@ -138,7 +138,7 @@ export class CallFinder implements AnswerStream {
     if (step === 'over') this.#take(sign)
   }
 
-  /** What looked like a call is text: its first sign is, and the rest is looked at again. */
+  /** What looked like a call is text: its first character becomes content, and the rest is read again. */
   #giveUp(): void {
     const text = this.#held
     const first = this.#inList && this.#state === 'call' && this.#out.count === 0 ? '[' : ''
