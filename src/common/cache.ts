@@ -2,7 +2,7 @@
 import { homedir, tmpdir } from 'node:os'
 import { join } from 'node:path'
 
-/** The user's folder; that of temporary files where the system knows of none, as of a number without a name that a container runs under. */
+/** The user's home folder; the folder of temporary files where there is none, as for a container's user id without a name. */
 export function home(): string {
   try {
     return homedir()

@@ -1,4 +1,4 @@
-/** How commands of ours are printed, to be copied: as README has them in a checkout; of the npm package by its bin and its folder. */
+/** Commands as they are printed for the user to copy: `node cli.js ...` in a checkout, by the package's bin and folder for the npm package. */
 import { dirname, join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
 

@@ -1,13 +1,13 @@
 /** Processor time of a software adapter's driver: figures that hold whatever else the machine does. */
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
 
-/** Threads (by the system's numbers) that only keep cores awake (src/gpu/awake.ts): their time is nobody's work. */
+/** Ids of threads that only keep cores awake (src/gpu/awake.ts): their time is not counted. */
 export const awakeThreads = new Set<string>()
 
 export interface CpuTime {
-  /** Nanoseconds of each thread so far; of all of them as one where the system does not tell them apart. */
+  /** Nanoseconds of each thread so far; a single entry for all where the system does not tell them apart. */
   threads: Map<string, number>
-  /** Seconds of them all, since the moment that was asked about. */
+  /** Seconds of all threads together, since `since` or in all. */
   seconds: number
 }
 
@@ -22,7 +22,7 @@ export function driverSeconds(since?: CpuTime): CpuTime {
   return { threads, seconds: nanoseconds / 1e9 }
 }
 
-/** Linux: by /proc; undefined elsewhere. A thread that ends while it is asked about counts no more. */
+/** Reads /proc on Linux; undefined elsewhere. A thread that ends meanwhile is left out. */
 function threadTimes(): Map<string, number> | undefined {
   const times = new Map<string, number>()
   try {

@@ -16,12 +16,12 @@ export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error)
 }
 
-/** What was first of all that led to an error, as its code (ECONNREFUSED) where it has one: clients say no more than 'Connection error.' */
+/** The first cause in an error's chain, as its code (ECONNREFUSED) where it has one: clients say only 'Connection error.' */
 export function causeOf(error: unknown): string {
   let inner = error
   while (inner instanceof Error && inner.cause !== undefined) inner = inner.cause
   const { code } = inner as { code?: unknown }
-  // An abort has a number there, which says nothing.
+  // An abort's code is a number without meaning.
   return typeof code === 'string' ? code : messageOf(inner)
 }
 
@@ -31,7 +31,7 @@ export function messageWithPlace(error: unknown): string {
   return `${messageOf(error)}${place ? ` (${place})` : ''}`
 }
 
-/** As stacks have it: a space in a URL is %20. */
+/** Spelled as in stacks, where a space is %20. */
 const ownFolder = new URL('..', import.meta.url).pathname
 
 /** Where a user's code threw, as my_env.ts:12:3; undefined where our own code did, whose sentences say by themselves what is wrong. */
@@ -43,20 +43,20 @@ export function placeInCode(error: unknown): string | undefined {
 }
 
 /**
- * The message of what importing a user's file threw, with the line of what is no JavaScript or TypeScript. Of a .js file that Node takes
- * for CommonJS, as `npm init` makes its folder say, with what to do about it.
+ * The message of an error of importing a user's file, with the line of a syntax error. For a .js file that Node takes for CommonJS, as in
+ * a folder made by `npm init`, it says what to do.
  */
 export function messageOfImport(error: unknown, path: string): string {
   const message = messageOf(error)
   if (!(error instanceof SyntaxError)) return message
   const place = /^(.+):(\d+)\r?\n/
-  // A stack that begins with no place is that of an ES module in JavaScript, of which Node keeps it to itself.
+  // For an ES module in JavaScript Node leaves the place out of the error's stack, and only `--check` tells it.
   const [, file, line] =
     place.exec(error.stack ?? '') ??
     place.exec(spawnSync(process.execPath, ['--check', path], { encoding: 'utf8' }).stderr ?? '') ??
     []
   if (!file) return message
-  // Of an ES module Node names the URL there.
+  // For an ES module Node gives the URL there.
   if (!file.endsWith('.js') || !isAbsolute(file) || !/outside a module|Unexpected token 'export'/.test(message))
     return `${message} (${basename(file)}:${line})`
   let folder = dirname(file)

@@ -35,7 +35,7 @@ export const isGoneReader = (error: unknown): boolean =>
 /** An output on which nothing can be said: nobody reads it, or its file finds the disk full. */
 export const isDeadOutput = (error: unknown): boolean => isGoneReader(error) || isFullDisk(error)
 
-/** What was learned until an error is not lost to it: saves the last step, and tells that, or why it cannot be saved. */
+/** After an error: saves the last step, so that nothing learned is lost, and says that it was saved, or why it cannot be. */
 export async function saveAfter(step: number, save: () => Promise<void>, warn?: (line: string) => void): Promise<void> {
   try {
     await save()

@@ -17,7 +17,7 @@ export interface HubEntry {
   path: string
   size: number
   oid?: string
-  /** Of a large file, whose `oid` here is its SHA-256. */
+  /** Only for large files; its `oid` is the SHA-256. */
   lfs?: { oid: string; size: number }
   xetHash?: string
 }
@@ -41,7 +41,7 @@ export async function fetchHubFile(
   const snapshot = join(repoFolder, 'snapshots', sha)
   const link = join(snapshot, entry.path)
   const hash = entry.lfs?.oid ?? entry.xetHash ?? entry.oid ?? ''
-  // Both are the hub's words, and say where something is written.
+  // Both come from the hub and are used in paths: checked, so that nothing is written elsewhere.
   if (!link.startsWith(snapshot + sep)) throw new Error(`its list names ${JSON.stringify(entry.path)} as a file`)
   if (!/^\w+$/u.test(hash)) throw new Error(`its list has no hash of ${entry.path}`)
   const isWhole = (path: string) => stat(path).then(({ size }) => size === sizeOf(entry), () => false) // prettier-ignore

@@ -1,12 +1,12 @@
 /** Whole numbers that are floats to Python, in JSON that a chat template may write: the schemas of tools say `"default": 1.0`, and models were trained on that. */
 
-/** By the object or list that has them. */
+/** For each object or list, the keys of such numbers. */
 const floats = new WeakMap<object, Set<string>>()
 
 /** Whether a whole number in an object or list that was read here is a float to Python. */
 export const isFloat = (holder: object, key: string | number): boolean => floats.get(holder)?.has(String(key)) ?? false
 
-/** A body with more has no tools that a model was trained on: asked of each, reading takes some 5 us a value. */
+/** Bodies with more values are read without this, as it takes some 5 us a value and no real tools are so large. */
 const MOST_VALUES = 20_000
 
 /** JSON that may have tools. Numbers are JavaScript's, for all that calculate with them: which are floats is kept beside the object that has them. */
@@ -20,7 +20,7 @@ export function jsonWithTools(text: string): unknown {
   })
 }
 
-/** How many of so many values are left; below 0 where they are not enough. */
+/** Counts a JSON value's parts down from `most`; below 0 where there are more. */
 function valuesLeft(value: unknown, most: number): number {
   let left = most - 1
   if (typeof value === 'object' && value !== null)

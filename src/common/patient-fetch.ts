@@ -5,10 +5,10 @@ import { Readable } from 'node:stream'
 
 /** The most redirects that are followed, as by `fetch`. */
 const REDIRECTS = 20
-/** What is meant for one server alone. */
+/** Headers that must not follow a redirect to another server. */
 const SECRETS = ['authorization', 'cookie', 'proxy-authorization']
 const THIS_MACHINE = /^(localhost|127(\.\d+){3}|\[::1\])$/u
-/** Its options are there, and in no type. */
+/** The agent's options exist, but no type declares them. */
 const { proxyEnv } = (globalAgent as unknown as { options: AgentOptions }).options
 
 /**
@@ -21,7 +21,7 @@ export async function patientFetch(...asked: Parameters<typeof fetch>): Promise<
   const { redirect } = request
   const signal = signalOf(asked)
   const headers = new Headers(request.headers)
-  // What comes is not unpacked here.
+  // This function does not decompress answers.
   headers.set('accept-encoding', 'identity')
   let { url, method } = request
   let body = request.body === null ? undefined : Buffer.from(await request.arrayBuffer())
@@ -56,11 +56,11 @@ const signalOf = ([input, init]: Parameters<typeof fetch>): AbortSignal | undefi
 export async function fetchWhole(...asked: Parameters<typeof fetch>): Promise<Response> {
   const response = await patientFetch(...asked)
   const body = await response.arrayBuffer().catch((error: unknown) => {
-    // Of a body that was given up Node says that the connection was lost.
+    // When a body is aborted, Node reports a lost connection.
     const signal = signalOf(asked)
     throw signal?.aborted ? signal.reason : error
   })
-  // Where a status has no body, an empty one is refused.
+  // `Response` refuses even an empty body for a status that has none.
   return new Response(body.byteLength > 0 ? body : null, response)
 }
 
@@ -73,7 +73,7 @@ async function send(
   return await new Promise((resolve, reject) => {
     const outgoing = request(url, { method, headers: Object.fromEntries(headers), signal, agent }, resolve)
     outgoing.on('error', reject)
-    // Of a machine that is gone without a word one hears in this way.
+    // So a machine that vanished without closing its connection is noticed.
     outgoing.setSocketKeepAlive(true, 30_000)
     outgoing.end(body)
   })

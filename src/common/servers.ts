@@ -20,10 +20,10 @@ export function isLoopback(host: string): boolean {
   return bare === 'localhost' || bare === '::1' || (isIP(bare) === 4 && bare.startsWith('127.'))
 }
 
-/** A key as it is compared: of one length, whatever was given. */
+/** The digest by which keys are compared: all have the same length. */
 export const digest = (text: string): Buffer => createHash('sha256').update(text).digest()
 
-/** Whether a key is one of those known, by their digests. All of them are compared, so that time does not tell which one came near. */
+/** Whether a key is known. @param known digests of all keys; all are compared, so that the time taken reveals nothing */
 export function isKnown(given: string | undefined, known: readonly Buffer[]): boolean {
   const hash = digest(given ?? '')
   return known.filter((key) => timingSafeEqual(key, hash)).length > 0 && given !== undefined

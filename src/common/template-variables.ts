@@ -8,7 +8,7 @@ export function variablesOf(value: unknown, where: string): { variables?: Record
     throw new UserError(
       `${where}: its chat_template_kwargs must be an object, as {"enable_thinking": false}, found ${JSON.stringify(value)}.`,
     )
-  // Parquet writes null for what a row has not and another has.
+  // Parquet writes null where a row lacks a field that another has.
   const given = Object.entries(value).filter(([, one]) => one !== null)
   return given.length > 0 ? { variables: Object.fromEntries(given) } : {}
 }

@@ -12,14 +12,14 @@ export interface TimedSpan {
   name: string
   start: number
   end: number
-  /** The step that it was for; undefined: the one that is made. */
+  /** The step that it was for; undefined: the current one. */
   step?: number
   detail?: TraceArgs
   /** One of many of its kind: it may be left out where they are too many, or too short to be seen. */
   fine?: boolean
 }
 
-/** What is kept between two steps at most, whatever happens: a run that plays for hours before its first step. */
+/** Most spans kept between two steps, even where a run plays for hours before its first step. */
 const mostSpans = 20_000
 
 /** The timeline of the run that this process makes, if it makes one. */

@@ -131,7 +131,7 @@ export interface GenerationRequest {
   /** The embedded engine only, as is `constraint`. */
   logprobs?: LogprobsRequest
   constraint?: TokenConstraint
-  /** Stop strings are looked for in the text without special tokens, as whoever leaves them out shows it. Default false. The embedded engine only. */
+  /** Look for stop strings in the text without special tokens. Default false. The embedded engine only. */
   skipSpecialTokens?: boolean
   /**
    * Called with each token as it comes. What it throws fails the request. A request that a vLLM server lost is asked again: its tokens then come again from the

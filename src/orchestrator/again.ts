@@ -7,7 +7,7 @@ import { limitKey } from '../monitor/warnings.ts'
 
 export interface Again extends Pauses {
   tries: number
-  /** Whether another try is known not to help. */
+  /** Whether it is known that another try cannot help. */
   hopeless: () => boolean
 }
 
@@ -56,7 +56,7 @@ function allFailed(step: number, rollouts: Rollout[], times: number): Error {
   const [{ error, completion_tokens }] = rollouts
   const limit = limitKey(error ?? '')
   const message = `All ${rollouts.length} rollouts of step ${step} failed${often}. The first one: ${error}.${limit ? ` Raise ${limit}.` : ''}`
-  // A UserError where the environment is to blame: its code threw, its prompt is too long, or it could not score what was sampled. The
+  // A UserError where the environment is to blame: its code threw, its prompt is too long, or it could not score the answers. The
   // rest is the sampler's, or a time limit's.
   const isTheirs =
     completion_tokens.ids.length > 0 || /^the (?:environment(?:'s| threw| raised| ended with)|prompt has)/u.test(error ?? '')

@@ -5,7 +5,7 @@ import type { ScoredRollout } from '../monitor/aggregate.ts'
 import { counted } from '../monitor/format.ts'
 import type { AdvantageFunction, FilterFunction, Group } from './types.ts'
 
-/** A function under the name that the config gives it. */
+/** A user's or built-in function, with its name in the config. */
 export interface Plugin<Run> {
   name: string
   run: Run

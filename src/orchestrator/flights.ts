@@ -25,9 +25,9 @@ export interface Plan {
   index: number
   seed: number
   sampling: SamplingParams
-  /** Its reward is 0 if it is cut off. */
+  /** Whether its reward is 0 if it is cut off. */
   zeroTruncated?: boolean
-  /** It goes before rollouts that wait already: it replaces one, and the rest of its step may have ended. */
+  /** Whether it goes before rollouts that wait already, since it replaces one of a step that may wait for it alone. */
   soon?: boolean
 }
 
@@ -78,7 +78,7 @@ export function limitMs(
 ): number {
   const { generationTimeoutSeconds, rewardTimeoutSeconds, environments } = options
   const rounds = 1 + spares + Math.ceil(inFlight / atOnce)
-  // Each turn an answer and the environment's response, but for the last one; then scoring, of the rollout and of its group.
+  // Each turn is an answer and the environment's response (none after the last answer); then the rollout and its group are scored.
   const turns = Math.max(...environments.map(({ env }) => (env.maxTurns === -1 ? ENDLESS : (env.maxTurns ?? 1))))
   const scorings = environments.some(({ env }) => env.rubric.groupNames?.length > 0) ? 2 : 1
   return ((2 * turns - 1) * generationTimeoutSeconds + scorings * rewardTimeoutSeconds) * 1000 * rounds

@@ -11,18 +11,18 @@ import type { RunEnvironment } from './tasks.ts'
 export interface LoopParts {
   orchestrator: Pick<Orchestrator, 'prepare' | 'batch' | 'evaluate' | 'abandonAfter' | 'close'>
   monitor: Pick<Monitor, 'finishStep' | 'finishEval' | 'writeRow' | 'console'>
-  /** One step; `published` must be called as soon as new weights are in place (1: those of the whole step), and not where it is known that they stay. */
+  /** Makes one step. Calls `published` as soon as new weights are in place (share 1: those of the whole step); not where the weights are known to stay as they were. */
   train: (batch: TrainingBatch, published: (share: number) => void) => Promise<{ metrics: Metrics }>
   /**
-   * Tells the sampler that the weights of `version` are in place. Called in the turn in which they are; where they must travel first, it
-   * resolves when they have arrived, with what there is to say about it.
+   * Tells the sampler that the weights of `version` are in place, in the same turn of the event loop. Where they must be sent to a server it
+   * resolves when they have arrived, with metrics of the transfer.
    */
   publish: (version: PolicyVersion) => void | Promise<Metrics>
   /** `row`: the metrics of that step. */
   save: (step: number, row: Metrics | undefined) => Promise<void>
   /** Whether a step is to be saved because its evaluation is the best so far. */
   isBest?: (step: number, row: Metrics) => boolean
-  /** Why there is nothing any more that could be saved; undefined while there is. */
+  /** Why nothing can be saved any more; undefined while it can. */
   lost?: () => Error | undefined
   /** Held-out environments; empty where nothing is evaluated. `begin`: those before the first step (of a resumed run, what its end cut short). */
   evaluated: Record<'begin' | 'steps', readonly RunEnvironment[]>
@@ -62,7 +62,7 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
   const { firstStep, maxSteps, maxAsyncLevel, saveSteps, stop } = options
   let [done, saved] = [firstStep, firstStep]
   let [after, row]: [Evaluated[], Metrics?] = [[]]
-  // Nobody will train on what is sampled ahead, and the step under way ends sooner without it.
+  // What is sampled ahead will not be trained on, and the current step ends sooner without it.
   const abandon = () => orchestrator.abandonAfter(done + 1)
   stop.addEventListener('abort', abandon)
   try {
@@ -80,7 +80,7 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
       const pushed = new Map<PolicyVersion, ReturnType<LoopParts['publish']>>()
       const push = (version: PolicyVersion) => void pushed.set(version, publish(version))
       const { metrics: trained } = await train(batch, (share) => push(step - 1 + share)).catch((error: unknown) => {
-        // With an update made the weights are this step's, as far as it came, and not those of the step before.
+        // Once an update was made, the weights are those of this step so far, and no longer those of the step before.
         if (pushed.size > 0) [done, row] = [step, undefined]
         throw error
       })
@@ -88,7 +88,7 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
       if (!pushed.has(step)) push(step)
       done = step
       row = undefined
-      // Errors from here on are thrown once the step, which is made, has its row.
+      // The step is made: errors from here on are thrown only after its row was written.
       const failed: unknown[] = []
       const arrived = await Promise.resolve(pushed.get(step)).catch((e) => void failed.push(e))
 

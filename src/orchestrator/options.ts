@@ -17,15 +17,15 @@ export interface OrchestratorOptions {
   rolloutsPerExample: number
   /** Rollouts of a group of an evaluation, where there are any. */
   evalRolloutsPerExample?: number
-  /** Groups of a step that are replaced at most, where they are not trained on (spares.ts). Default 0. */
+  /** Most groups of a step that are replaced because they cannot be trained on (spares.ts). Default 0. */
   spareGroups?: number
   /** Training rollouts that were cut off have the reward 0. */
   zeroTruncated?: boolean
-  /** A run that goes on: its steps before this one, and the tasks that they had. */
+  /** Of a resumed run: the steps already made, and the number of their tasks. */
   done?: { step: number; tasks: number }
   /** Rollouts that are sampled or scored at once, at most. */
   maxConcurrent: number
-  /** Answers that are sampled: what the sampler decodes together. While a rollout waits for its turn no clock runs. */
+  /** Most answers sampled at once. No time limit runs while a rollout waits for its turn. */
   maxSampling: number
   maxOffPolicySteps: number
   generationTimeoutSeconds: number
@@ -33,7 +33,7 @@ export interface OrchestratorOptions {
   rewardTimeoutSeconds: number
   algorithm: Algorithm
   progress: Progress
-  /** How often a step is played again whose rollouts all failed. Default: not. */
+  /** How often a step whose rollouts all failed is played again. Default: never. */
   again?: Again
   warn?: (line: string) => void
 }

@@ -17,7 +17,7 @@ import { Meter, Slots } from './slots.ts'
 import { Spares } from './spares.ts'
 import { TaskOrder, type RunEnvironment, type Task } from './tasks.ts'
 
-/** What a step's rollouts came to. */
+/** A step's rollouts, and the batch made of them. */
 interface StepBatch {
   batch: TrainingBatch
   /** All rollouts of the step, with what the algorithm gave them: null for those not trained on. */

@@ -1,8 +1,8 @@
-/** How many run at once (a semaphore), and for how long anything runs. */
+/** A semaphore, and a meter of the time in which anything runs. */
 
 /**
- * A semaphore: permits are handed out first come, first served, in two queues, of which the one of those who come `again` goes first. Whoever
- * takes several gets them all at once, and those behind wait until that many are free.
+ * A semaphore: permits are handed out first come, first served, from two queues; the queue of those who come `again` is served first. Whoever
+ * takes several gets them all at once, and those behind in the queue wait until that many are free.
  */
 export class Slots {
   #free: number

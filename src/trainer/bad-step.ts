@@ -9,19 +9,19 @@ import { counted } from '../monitor/format.ts'
 import type { SampleResult } from './gradients.ts'
 import { klTerm } from './losses/kl.ts'
 
-/** Training has left the finite numbers, which a config or a reward mends. The weights are still those of the last good step: save them. */
+/** Training has diverged (NaN or infinity), which the config or the rewards must mend. The weights are still those of the last good step, and can be saved. */
 export class NotFiniteError extends UserError {
   override name = 'NotFiniteError'
 }
 
-/** What was not finite, at which of a step's updates (from 0), and what the model said of the batch's samples. */
+/** What was not finite, at which of a step's updates (from 0), and the log-probabilities of the batch's samples. */
 export interface BadUpdate {
   what: string
   index: number
   samples: readonly SampleResult[]
 }
 
-/** Sequences that a note names at most. */
+/** Most sequences that a note names. */
 const MOST_NAMED = 10
 
 /** Writes `<run>/nan_step_N/batch.json` and note.txt, once the disk has room; the folder. `warn` is told of the step, and of a wait. */
@@ -45,8 +45,8 @@ export async function writeBadStep(
 }
 
 /**
- * The sequences that were not finite before anything went back, each with its first such token. Forward each stays by itself; their gradients add up, so
- * one is enough to spoil all.
+ * The sequences with values that are not finite in the forward pass, each with its first such token. Forward, sequences do not affect each other; their
+ * gradients add up, so one of them spoils the whole gradient.
  */
 function faultsOf({ samples }: TrainingBatch, results: readonly SampleResult[]): string[] {
   return samples.flatMap(({ lossMask, advantages, inferenceLogprobs, refLogprobs, rollout }, i) => {
@@ -70,7 +70,7 @@ function write(dir: string, batch: TrainingBatch, { what, index }: BadUpdate, fa
   const rows = batch.samples.map(({ ids, lossMask, inferenceLogprobs, advantages, refLogprobs }) => ({
     input_ids: [...ids],
     loss_mask: [...lossMask],
-    // JSON has no word for what is not finite; the note counts those.
+    // JSON has no NaN or infinity; the note counts such values.
     inference_logprobs: [...inferenceLogprobs].map(orZero),
     advantages: [...advantages].map(orZero),
     ...(refLogprobs && { ref_logprobs: [...refLogprobs].map(orZero) }),

@@ -8,11 +8,11 @@ import type { Metrics } from '../common/types.ts'
 import { pointAt } from '../monitor/run-folder.ts'
 
 export interface KeepRules {
-  /** So many newest ones. */
+  /** Number of newest checkpoints to keep. */
   last: number
-  /** Those of steps that it divides. */
+  /** Keep checkpoints of steps that are multiples of it. */
   interval?: number
-  /** The metric whose best value keeps one, the highest; with '-' before it the lowest. */
+  /** Keep the checkpoint with the highest value of this metric; with '-' before it the lowest. */
   best?: string
 }
 
@@ -43,7 +43,7 @@ export function bestAfter(
   return better ? { metric, value, step } : known
 }
 
-/** Of steps with a whole checkpoint those that no rule keeps, ascending. */
+/** The steps whose checkpoint no rule keeps, ascending. @param steps those with a whole checkpoint */
 export function stepsToDelete(steps: readonly number[], { last, interval }: KeepRules, best: Best | undefined): number[] {
   const ascending = steps.toSorted((a, b) => a - b)
   return ascending.slice(0, -last).filter((step) => step !== best?.step && !(interval && step % interval === 0))

@@ -1,6 +1,6 @@
 /**
- * What the bytes of a checkpoint's files were when it was written: `crc32.json`, a sum for each. A disk, a copy or a hand that changed one leaves its size,
- * and weights or moments that are other numbers; a run would go on with them without a word. CRC-32, since it is there to find accidents and takes a
+ * `crc32.json`: a checksum of each file of a checkpoint, made when it is written. A fault of the disk, a copy or an editor may change bytes and keep the size:
+ * a run would go on with other weights or moments without a word. CRC-32, since it is there to find accidents and takes a
  * third of a second for a GB (SHA-256 five times that).
  */
 import { createReadStream, existsSync, readFileSync } from 'node:fs'
@@ -18,7 +18,7 @@ export async function writeSums(dir: string, names: readonly string[]): Promise<
   await writeWhole(join(dir, SUMS), [jsonText(sums)])
 }
 
-/** Which file has other bytes than were written; undefined where none has, and for a checkpoint of before there were sums. Reads them all. */
+/** Names a file whose bytes have changed; undefined where none has, and for older checkpoints without sums. Reads all files. */
 export async function changedBecause(dir: string): Promise<string | undefined> {
   if (!existsSync(join(dir, SUMS))) return undefined
   let sums: Record<string, string>

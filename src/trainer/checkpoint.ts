@@ -44,9 +44,9 @@ import type { Trainer } from './trainer.ts'
 const FORMAT = 2
 const MARKER = 'STABLE'
 
-/** What a weights folder says beside the weights. */
+/** The configs that a weights folder holds beside the weights. */
 export interface WeightsAbout {
-  /** Of an adapter; absent for full training. */
+  /** The adapter's config; absent for full training. */
   lora?: LoraConfig
   /** config.json and generation_config.json of the model, for full training. */
   rawConfig: Record<string, unknown>
@@ -88,7 +88,7 @@ export async function writeWeights(dir: string, decoder: Decoder, about: Weights
   await writeModelFiles(dir, { ...about, tensors })
 }
 
-/** Every weight of full training, read when its turn to be written comes, in the dtype that is said of its name. */
+/** Every weight of full training, read only when it is written, in the dtype that `dtypeOf` gives for its name. */
 export function weightTensors({ store }: Decoder, dtypeOf: (name: string) => TensorMaker['dtype']): TensorMaker[] {
   return store!.parameters.map((parameter) => ({
     name: parameter.name,
@@ -158,7 +158,7 @@ export function tidyCheckpoints(root: string, rules: KeepRules, best: Best | und
   clearSuperseded(root, whole.at(-1) ?? -1)
 }
 
-/** Each parameter's moments, and its float32 value where the folder beside holds a rounded one. Read when their turn to be written comes. */
+/** Each parameter's moments, and its float32 value where the weights folder holds a rounded one. Read only when they are written. */
 function optimizerTensors({ decoder, optimizer }: Trainer, withValues: boolean): Map<string, TensorToWrite> {
   const tensors = new Map<string, TensorToWrite>()
   const store = decoder.store!
@@ -251,7 +251,7 @@ export async function loadCheckpoint(
   return state
 }
 
-/** What a checkpoint is, and which key of the config makes this run another. */
+/** Makes the refusal of a checkpoint from what it is and the config key in which this run differs. */
 type Refuse = (what: string, key: string) => UserError
 
 /** The adapter's factors under the names that parameters have. */
@@ -329,7 +329,7 @@ export function brokenBecause(dir: string): string | undefined {
   return undefined
 }
 
-/** Of a damaged disk a file comes back in its size, but as zeros or as another's bytes: those that are loaded begin with a brace, tensors after 8 bytes. */
+/** Whether a file begins as JSON or safetensors must. A damaged disk may return a file in its full size but as zeros, or as the bytes of another. */
 function beginsWell(file: string): boolean {
   const tensors = file.endsWith('.safetensors')
   if (!tensors && !['state.json', 'adapter_config.json'].includes(basename(file))) return true

@@ -10,7 +10,7 @@ import type { RowLists } from '../kernels/rows/rows.ts'
 import { decoderHidden, type Checkpointing, type Decoder, type RowBatch } from '../model/decoder.ts'
 import { listsByKey, type listsByToken, type PackedBatch } from '../model/packed.ts'
 
-/** How many of what a batch has: numbers, or in a plan capacities. */
+/** Sizes of a batch: numbers, or in a plan open counts. */
 export interface BatchCounts {
   rows: Count
   /** Scored tokens. */
@@ -87,7 +87,7 @@ export function writeBatch(gpu: Gpu, batch: DeviceBatch, packed: PackedBatch, by
   rows.positions = positionsOf(packed)
 }
 
-/** Positions of a batch's rows lie below it. */
+/** One more than the largest position of a batch's rows. */
 export function positionsOf(packed: PackedBatch): number {
   let positions = 1
   for (let r = 0; r < packed.rows; r++) positions = Math.max(positions, packed.info[4 * r + 3] + 1)

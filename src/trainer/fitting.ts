@@ -6,7 +6,7 @@ import type { Decoder } from '../model/decoder.ts'
 import { microBatches, rowsOfGroup, sharesPrompts } from '../model/packed.ts'
 import { MicroBatchRunner, type RunnerOptions } from './micro-batch.ts'
 
-/** Rows that a micro-batch has room for at least. */
+/** Fewest rows that a micro-batch has room for. */
 const LEAST_ROWS = 64
 
 export class Fitting {
@@ -15,7 +15,7 @@ export class Fitting {
   /** Rows of a micro-batch at most. */
   #tokens: number
   #running = false
-  /** Between two steps the engine may have the room of the plans, which are then recorded anew. */
+  /** Between two steps the plans may be released, to give the engine their memory; they are then recorded again. */
   readonly #relieve = (): void => {
     if (!this.#running) this.#runner.release()
   }
@@ -52,7 +52,7 @@ export class Fitting {
         if (changed) warn?.(changed)
         return result
       } catch (error) {
-        // What the device reported late has broken more than this step.
+        // An error that the device reported late has broken more than this step.
         if (!(error instanceof GpuMemoryError) || this.#decoder.gpu.failure) throw error
         changed = this.#shrink(batch, error)
       } finally {
@@ -61,7 +61,7 @@ export class Fitting {
     }
   }
 
-  /** Makes micro-batches of at most so many rows from here on: a run goes on in those that it had come to. */
+  /** Limits micro-batches to so many rows from here on: a resumed run keeps the size that it had shrunk to. */
   shrinkTo(tokens: number): void {
     if (tokens >= this.#tokens) return
     this.#runner.release()

@@ -24,11 +24,11 @@ export interface GradientOptions extends AddedTerms {
   /** The samples' `refLogprobs` are computed with it first, where they have none. */
   reference?: Decoder
   progress?: (done: number, total: number) => void
-  /** Sees what a loss of the user's is about to be given, a micro-batch at a time. */
+  /** Called with the inputs of a user's loss before it runs, for each micro-batch. */
   inspect?: (inputs: LossInputs[]) => void
 }
 
-/** What the samples of a batch came to; arrays are as long as each sample, 0 where nothing was scored. */
+/** Results for a sample of a batch; arrays are as long as the sample, 0 where nothing was scored. */
 export interface SampleResult {
   logprobs: Float32Array
   entropy: Float32Array
@@ -100,7 +100,7 @@ export async function accumulateGradients(
         await behind
         behind = collect(packed, numbers)
         behind.catch(() => {})
-        // A GPU has the next micro-batch before it is through with this one; a software adapter's cores are better left alone.
+        // A GPU gets the next micro-batch before it has ended this one; on a software adapter preparing it would take cores from the device.
         if (decoder.gpu.facts.software || decoder.gpu.share.engines > 0) await behind
       } else {
         await collect(packed, runner.run(packed, own))
@@ -145,7 +145,7 @@ function keepResults(packed: PackedBatch, numbers: TokenResults, results: Sample
   }
 }
 
-/** Supervised training has no sampler: its ratio is pinned by equal bounds, so any log-probability will do. */
+/** Inputs of a built-in loss. Supervised training has no sampler: its ratio is clamped to 1, so any sampler's log-probability will do. */
 function lossData({ samples }: TrainingBatch, packed: PackedBatch, beta = 0): LossData {
   const values = (field: 'inferenceLogprobs' | 'advantages' | 'refLogprobs') =>
     Float32Array.from(packed.sample, (sample, i) => samples[sample][field]![packed.token[i]])

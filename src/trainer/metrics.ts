@@ -1,4 +1,4 @@
-/** What a step came to, in float64 on the host, under the names of src/monitor/metrics-table.ts. */
+/** The metrics of a step, computed in float64 on the host, under the names of src/monitor/metrics-table.ts. */
 import type { Metrics, TrainingBatch } from '../common/types.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { GradientResult, SampleResult } from './gradients.ts'
@@ -7,8 +7,8 @@ import { klTerm } from './losses/kl.ts'
 import type { RatioBounds } from './losses/types.ts'
 
 /**
- * Entropy, what the importance ratios of the loss tokens came to, and how far they are from a reference model, where there is one.
- * @param bounds of the built-in losses; without them nothing is said about masked tokens
+ * Entropy, metrics of the loss tokens' importance ratios, and the KL to a reference model, where there is one.
+ * @param bounds of the built-in losses; without them there are no metrics of masked tokens
  */
 export function policyMetrics(batch: TrainingBatch, results: readonly SampleResult[], bounds: RatioBounds | undefined): Metrics {
   let [entropy, kl, most, ratios, low, high, count, refKl] = [0, 0, 0, 0, 0, 0, 0, 0]
@@ -39,7 +39,7 @@ export function policyMetrics(batch: TrainingBatch, results: readonly SampleResu
   }
 }
 
-/** What one update by a batch came to: the gradient's norm and how long it took are told by the trainer. */
+/** Metrics of one update by a batch; the trainer adds the gradient's norm and the time. */
 export function updateMetrics(
   batch: TrainingBatch,
   result: GradientResult,
@@ -63,11 +63,11 @@ export function updateMetrics(
   }
 }
 
-/** Agreement with the sampler is that of weights which no update by the batch has moved yet; of memory and the rate the last word counts. */
+/** Metrics that count at the first update (agreement with the sampler, before an update has moved the weights) and at the last (memory, learning rate). */
 const OF_FIRST = /^mismatch_kl\//
 const OF_LAST = /^(?:optim\/lr|perf\/(?:peak_memory|buffers_made))$/
 
-/** Metrics of a step out of those of its updates by one batch: times add up, the rest are means over those that have it, null where one is. */
+/** A step's metrics from those of its updates: times are summed, other metrics averaged over the updates that have them; null where one is null. */
 export function ofAllUpdates(updates: readonly Metrics[]): Metrics {
   const [first, last] = [updates[0], updates.at(-1)!]
   if (updates.length === 1) return first
@@ -86,7 +86,7 @@ export function ofAllUpdates(updates: readonly Metrics[]): Metrics {
   return Object.fromEntries(Array.from(new Set(updates.flatMap(Object.keys)), (name) => [name, combined(name)]))
 }
 
-/** null for what JSON has no word for. */
+/** null for NaN and infinity, which JSON cannot express. */
 export const finite = (value: number): number | null => (Number.isFinite(value) ? value : null)
 
 /** Where a custom loss's own metric goes; `loss/mean` is the loss itself. */

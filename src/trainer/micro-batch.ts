@@ -27,7 +27,7 @@ export interface AddedTerms {
   entropyCoef?: number
 }
 
-/** What is done with a micro-batch; a plan holds for all of it but the seed and the loss's N. */
+/** What is done with a micro-batch; a plan depends on all of it but the seed and the loss's N. */
 export interface Work extends AddedTerms {
   /** `score`: nothing is trained; `reference`: the same, by the reference model. `loss`: forward, a built-in loss and backward. `host`: forward; `backward` follows. */
   kind: 'score' | 'reference' | 'loss' | 'host'
@@ -41,21 +41,21 @@ export interface Work extends AddedTerms {
   dropoutSeed?: number
 }
 
-/** Of each scored token, what the sampler said, how good it was, and for a KL term what the reference model says; a built-in loss reads them. */
+/** Inputs of a built-in loss for each scored token: the sampler's log-probability, the advantage, and for a KL term the reference model's log-probability. */
 export interface LossData {
   inferenceLogprobs: Float32Array
   advantages: Float32Array
   refLogprobs?: Float32Array
 }
 
-/** Numbers of each scored token; `losses` of a built-in loss alone. */
+/** Results for each scored token; `losses` only for a built-in loss. */
 export interface TokenResults {
   logprobs: Float32Array
   entropy: Float32Array
   losses: Float32Array
 }
 
-/** Of a micro-batch, what its room depends on. */
+/** The sizes of a micro-batch on which its room depends. */
 type Counted = Pick<PackedBatch, 'rows'> & { targets: { length: number } }
 
 /** Scored tokens begin at multiples of it in the results, so that a part of them can be bound. */
@@ -306,7 +306,7 @@ export class MicroBatchRunner {
     this.#backward = open && (() => this.#goBack(room, open))
   }
 
-  /** The commands up to the results; with a built-in loss those of the backward pass too. What a loss on the host waits for is given. */
+  /** The commands up to the results; with a built-in loss those of the backward pass too. For a loss on the host it returns the tape, which `backward` needs. */
   #forward(room: Room, work: Work): { tape: Tape; out: HeadOutput } | undefined {
     const { gpu } = this.#decoder
     const { counts, results, stride } = room
@@ -346,7 +346,7 @@ export class MicroBatchRunner {
 
 const trains = ({ kind }: Work): boolean => kind === 'loss' || kind === 'host'
 
-/** Whether a plan of one does for the other. */
+/** Whether a plan recorded for `a` can be replayed for `b`. */
 function sameWork(a: Work, b: Work): boolean {
   const drops = (a.dropoutSeed === undefined) === (b.dropoutSeed === undefined)
   const same = (['temperature', 'checkpointing', 'loss', 'beta', 'entropyCoef'] as const).every((key) => a[key] === b[key])

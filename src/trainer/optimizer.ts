@@ -85,7 +85,7 @@ export class AdamW {
     gradientNorm(gpu, this.#partial, blocks, this.options.maxGradNorm, this.#norm)
   }
 
-  /** Records one update by the gradients that were measured. Whether it was made, `settle` says: it must come before the next one. */
+  /** Records one update by the measured gradients. `settle`, which must be called before the next update, tells whether it was made. */
   update(learningRate: number): void {
     if (this.#pending) throw new Error('an update of the optimizer is not settled')
     this.#pending = true
@@ -138,7 +138,7 @@ export class AdamW {
     return { codes: repad(held.codes, parameter, unpad, 0), scales: held.scales }
   }
 
-  /** Brings both moments of a parameter back. Float32 values become codes where they are held as such, and the other way round. */
+  /** Writes both moments of a parameter (of a checkpoint). Float32 values are coded where the moments are held in 8 bits, and codes decoded otherwise. */
   write(parameter: Parameter, moments: Record<Moment, MomentData>): void {
     const { gpu } = this.store
     const padded = (moment: Moment): MomentData => {
@@ -169,7 +169,7 @@ export class AdamW {
       gpu.write(buffers.scale, scales, (piece.offset / BLOCK) * 8)
       MOMENTS.forEach((moment, i) => {
         const { buffers: own, first, count } = this.#codesOf(parameter, piece, moment)
-        // What pads the last block is 0 too.
+        // The padding of the last block is 0, too.
         const whole = new Uint8Array(blocks * BLOCK).fill(codeOf(0, moment === 'exp_avg'))
         whole.set(held[i].codes.subarray(first, first + count))
         gpu.write(own.codes, whole, piece.offset)

@@ -1,6 +1,6 @@
 /**
- * A reference model that is moved on: after every so many steps it takes the policy's weights whole, as TRL's sync_ref_model with a mixup of 1 (the hard
- * update of TR-DPO, arXiv 2404.09656). A KL term then bounds how far the policy goes in so many steps, and no longer how far it goes in a run.
+ * A reference model that is updated: every `every` steps it takes the policy's weights, as TRL's sync_ref_model with a mixup of 1 (the hard
+ * update of TR-DPO, arXiv 2404.09656). A KL term then bounds how far the policy moves within that many steps, and no longer over the whole run.
  *
  * The weights go through a folder of the run, `reference/`: what a resumed run reads there is what this one has. Checkpoints hold the same files.
  */
@@ -16,7 +16,7 @@ import { readAdapter } from '../model/peft.ts'
 import type { WeightsAbout } from './checkpoint.ts'
 import { writeSamplerWeights } from './sampler-weights.ts'
 
-/** Of a run's folder and of a checkpoint's. */
+/** Subfolder of the run's folder and of a checkpoint's. */
 const FOLDER = 'reference'
 
 interface ReferenceSyncParts {
@@ -48,7 +48,7 @@ export class ReferenceSync {
   /** Gives the reference the policy's weights as they are now. No step of either may be under way. */
   async follow(): Promise<void> {
     const { policy, about, runFolder } = this.#parts
-    // Of a process that was killed while it wrote one.
+    // Left by a process that was killed while it wrote.
     for (const name of readdirSync(runFolder))
       if (/^reference\.(partial|old)-\d+$/.test(name)) rmSync(join(runFolder, name), { recursive: true, force: true })
     await writeFolderWhole(this.#path, (aside) => writeSamplerWeights(aside, policy, about), { replace: true })

@@ -1,6 +1,6 @@
 /**
- * The reference model of a KL term, which a policy is held near to: the model that the run began with, on the same weights where they stay. One that is moved
- * on (reference-sync.ts) begins as that. It may be another model with the same tokens instead: a teacher, which a policy is distilled from.
+ * The reference model of a KL term, which keeps the policy near to it. By default it is the model that the run began with, sharing the weights that are not
+ * trained; reference-sync.ts may update it. It may be another model with the same tokens instead: a teacher, from which the policy is distilled.
  */
 import type { Projection } from '../autograd/ops/linear.ts'
 import type { ParameterStore } from '../autograd/parameters.ts'
@@ -19,7 +19,7 @@ import type { MicroBatchRunner, Work } from './micro-batch.ts'
  * The reference of a policy that was just loaded and not yet trained: the same weights without its adapter where that is fresh (its B is 0), with a frozen
  * copy of the adapter where the run goes on from one, and the files once more where every weight is trained.
  * @param files of the model that the policy was loaded from
- * @param moves whether it is to take other weights later: an adapter's copy is then made in any case
+ * @param moves whether the reference is updated later: the adapter is then copied in any case
  */
 export async function loadReference(policy: Decoder, files: ModelTensors, options: LoadOptions, moves = false): Promise<Decoder> {
   if (!options.full) return options.adapter || moves ? withAdapterOf(policy, policy.store!.snapshot()) : withoutAdapter(policy)
@@ -40,7 +40,7 @@ export async function loadOtherReference(
 }
 
 /**
- * Whether a reference says of each token of the policy's what the policy means by it.
+ * Checks that a reference model has the policy's vocabulary.
  * @throws UserError where it has other tokens, or too few
  */
 export function checkSameTokens(policy: Words, reference: Words): void {
@@ -92,6 +92,6 @@ export async function scoreReference(
     const { logprobs } = await runner.run(packed, work)
     packed.sample.forEach((sample, i) => (found[sample][packed.token[i]] = logprobs[i]))
   }
-  // All at once: a step that did not fit begins anew.
+  // All are set at the end: a step that did not fit in memory begins again.
   samples.forEach((sample, i) => (sample.refLogprobs = found[i]))
 }

@@ -1,4 +1,4 @@
-/** The trainer's weights as another process samples from them: the very values that the trainer computes with. */
+/** Writes the trainer's weights for another process to sample from: exactly the values that the trainer computes with. */
 import { mkdirSync } from 'node:fs'
 import type { Decoder } from '../model/decoder.ts'
 import { matrixDtypes, readLora } from '../model/decoder-trained.ts'
@@ -9,8 +9,8 @@ import { weightTensors, type WeightsAbout } from './checkpoint.ts'
 
 /**
  * Writes what is trained into a new folder: a PEFT adapter, or a Hugging Face model.
- * - Matrices have the dtype that the trainer runs them in, what is no matrix is float32 as there: a checkpoint rounds them to bf16, and a
- *   server would then sample from a model that is not quite the trainer's.
+ * - Matrices have the dtype that the trainer runs them in, other tensors are float32: a checkpoint may round those to bf16, and
+ *   a server would then sample from a slightly different model.
  * - A head that is tied to the embedding is written out as `lm_head.weight`, and config.json says that it is not tied: vLLM 0.32 reloads the
  *   embedding in place, but not the head that it made from it when it started.
  * @param tokenizer its files too, for a server that starts on the folder

@@ -18,11 +18,11 @@ interface SftChat {
   completion: Message[]
   /** The tools that the prompt tells of. */
   tools?: readonly ToolDefinition[]
-  /** Its own for the chat template. */
+  /** The example's own variables for the chat template. */
   variables?: Record<string, unknown>
 }
 
-/** What of a tokenizer makes tokens of an example. `renderChat` also has to know how tools are told of. */
+/** The parts of a tokenizer that an example needs. */
 export type SftTokenizer = Pick<Tokenizer, 'encode' | 'eosTokenIds' | 'renderChat'>
 
 const ROLES = ['system', 'user', 'assistant', 'tool']
@@ -60,7 +60,7 @@ function messagesOf(value: unknown, column: string, where: string): Message[] {
   if (!Array.isArray(value) || value.length === 0) throw new UserError(`${where}: its ${column} must be a list of messages.`)
   return value.map((message: Partial<Message> | null, i) => {
     const { role, tool_calls, tool_call_id, name } = message ?? {}
-    // An answer that only calls has no text: null in most files.
+    // An answer that only calls tools has no text: null in most files.
     const content = message?.content ?? (tool_calls ? '' : undefined)
     if (!ROLES.includes(role ?? '') || typeof content !== 'string') {
       throw new UserError(`${where}: message ${i} of its ${column} must be {role: ${ROLES.join('|')}, content: text}.`)
@@ -75,21 +75,21 @@ function messagesOf(value: unknown, column: string, where: string): Message[] {
   })
 }
 
-/** As OpenAI has it: an answer of weight 0 is read and not learned. */
+/** OpenAI's `weight` of a message: an answer of weight 0 is not learned. */
 const weightOf = (message: object | null): unknown => (message as { weight?: unknown } | null)?.weight
 
-/** What was thought before an answer: templates have it under either name. */
+/** The thoughts before an answer: templates know them under either name. */
 function thoughtsOf(message: Partial<Message> | null): string | undefined {
   const { reasoning, reasoning_content: content } = (message ?? {}) as Record<string, unknown>
   const thoughts = content ?? reasoning
   return typeof thoughts === 'string' && thoughts.trim() !== '' ? thoughts : undefined
 }
 
-/** What an answer's text says before the end of its thoughts: some templates leave it out of every answer, as DeepSeek-R1's. */
+/** The thoughts within an answer's text: some templates, such as DeepSeek-R1's, leave them out of every answer. */
 const thoughtsIn = (content: string): string =>
   content.slice(0, Math.max(0, content.lastIndexOf('</think>'))).replace(/^\s*<think>/u, '')
 
-/** Templates write white space in their own way. */
+/** Text without white space, which templates change in their own ways. */
 const dense = (text: string): string => text.replace(/\s+/gu, '')
 
 const callsOf = (calls: unknown, where: string): ToolCall[] =>
@@ -126,7 +126,7 @@ export function sampleOf(example: SftExample, tokenizer: SftTokenizer, where: st
     before = example.text.prompt
     answer(example.text.completion)
   } else encodeChat(example, tokenizer, where, (text) => put(goOn(text), 0), answer)
-  // What follows the last answer predicts nothing that is learned.
+  // Tokens after the last answer are not needed to predict any learned token.
   const length = mask.lastIndexOf(1) + 1
   if (length === 0) throw new UserError(`${where} has no answer of the assistant to learn from.`)
   const lossMask = Uint8Array.from(mask.slice(0, length))
@@ -134,7 +134,7 @@ export function sampleOf(example: SftExample, tokenizer: SftTokenizer, where: st
   return { ...untrained(Int32Array.from(ids.slice(0, length))), lossMask, advantages: Float32Array.from(lossMask) }
 }
 
-/** Characters before a text that are enough to tell how it is encoded behind them. */
+/** So many characters before a text suffice to encode it as it would be encoded behind the whole text before it. */
 const NEAR = 64
 
 /** Encodes what stands after other text. SentencePiece begins every text with a space, which an answer behind a prompt does not have. */
@@ -143,7 +143,7 @@ function encodeAfter(tokenizer: SftTokenizer, before: string, text: string): num
   const near = before.slice(-NEAR)
   if (near === '') return encode(text)
   const [own, both] = [encode(near), encode(near + text)]
-  // Where a token would reach over the seam, the prompt stays as it is for sampling.
+  // Where a token would span the border, the prompt keeps the tokens that it has for sampling.
   return own.every((id, i) => both[i] === id) ? both.slice(own.length) : encode(text)
 }
 
@@ -202,7 +202,7 @@ export class SftData {
   readonly #order: EpochOrder
   readonly #done: { step: number; examples: number }
 
-  /** `done`: of a run that goes on, its steps before this start and the examples that they had, perhaps in batches of another size. */
+  /** `done`: of a resumed run, the steps already made and the number of their examples, which may have come in batches of another size. */
   constructor(
     samples: readonly TrainingSample[],
     options: { batchSize: number; seed: number; done?: { step: number; examples: number } },
@@ -272,7 +272,7 @@ interface SftLoopOptions {
   stopRequested: () => boolean
   /** Calls `work`, which makes a step, with what is told of its micro-batches. */
   around?: <T>(step: number, work: (progress?: StepHooks['progress']) => Promise<T>) => Promise<T>
-  /** Told in a sentence what a step did otherwise than it was asked to. */
+  /** Called with a sentence where a step deviates from the config, as by smaller micro-batches. */
   warn?: (line: string) => void
 }
 
@@ -285,9 +285,9 @@ export async function trainSft(trainer: Trainer, data: SftData, options: SftLoop
   try {
     await steps(trainer, data, options, reached)
   } catch (error) {
-    // Of a device that is lost nothing can be read.
+    // Nothing can be read from a lost device.
     if (trainer.decoder.gpu.lost || reached.done === reached.saved) throw error
-    // A step that did not end was not made.
+    // A step that did not end does not count.
     trainer.step = reached.done
     await saveAfter(reached.done, () => options.save(undefined), options.warn)
     throw error

@@ -1,8 +1,8 @@
 /**
- * One training step: gradients of the whole batch, their norm, clipping, AdamW, the schedule, and what it all came to; `iterations` times. The weights
+ * One training step: gradients of the whole batch, their norm, clipping, AdamW, the schedule, and the metrics; `iterations` times. The weights
  * change in place and at one point, without waiting in between: `published` is called right there, so whoever samples from the same buffers knows
- * which tokens are of which version. Whether the norm was finite is known later; if not, the GPU left everything as it was, and the version names the
- * weights of the one before, as that of every skipped step does.
+ * which tokens are of which version. Whether the norm was finite is known later; if not, the GPU left everything as it was, and the new version has the
+ * same weights as the one before, as after every skipped step.
  */
 import { hashSeed } from '../common/random.ts'
 import { phase } from '../common/timeline.ts'
@@ -46,7 +46,7 @@ export interface StepHooks {
   progress?: (done: number, total: number) => void
   /** The weights of this share of the step's updates are in place for all commands recorded from here on. Not called without a finite loss. */
   published?: (share: number) => void
-  /** Told in a sentence what the step did otherwise than it was asked to. */
+  /** Called with a sentence where the step deviates from the config, as by smaller micro-batches. */
   warn?: (line: string) => void
 }
 

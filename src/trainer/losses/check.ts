@@ -1,7 +1,7 @@
 /**
- * What a loss of the user's must pass: its shape, on a synthetic sequence, before anything else starts; and its gradient, against finite
- * differences of its loss, on the first batch that has any. What stands under a stop-gradient reads `frozenLogprobs`, which is not
- * moved; a loss whose gradient is on purpose another one says `export const checkGradient = false`.
+ * Checks of a user's loss: its shape, on a synthetic sequence, before anything else starts; and its gradient, against finite
+ * differences of its loss, on the first batch that has any. What stands under a stop-gradient must read `frozenLogprobs`, which is not
+ * moved; a file whose gradient is deliberately not the derivative says `export const checkGradient = false`.
  */
 import { UserError } from '../../common/errors.ts'
 import type { Rollout } from '../../common/types.ts'
@@ -80,8 +80,8 @@ export function checkLossGradient(loss: Loss, sequences: readonly LossInputs[]):
 }
 
 /**
- * A sequence as if other policies had sampled it and were its reference. In a run's first batch all three are mostly one, which hides a ratio that is missing
- * and a wrong slope of a KL term. Some of the ratios are small steps, some are beyond what is clipped.
+ * Changes a sequence as if other policies had sampled it and were its reference. In a run's first batch policy, sampler and reference are mostly the same, which
+ * would hide a missing ratio and a wrong slope of a KL term. Some of the ratios are near 1, some beyond the clipping bounds.
  */
 function apart(x: LossInputs): LossInputs {
   const moved = (values: Float32Array, by: readonly number[]) => values.map((value, t) => value + by[t % by.length])

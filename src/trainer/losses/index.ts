@@ -84,7 +84,7 @@ export function runLossKernel(
   else dispatchFlat(gpu, path, {}, bindings, params, count)
 }
 
-/** A loss that works in its inputs would change the batch, for its next call and for the metrics: each call has arrays of its own. */
+/** Copies the arrays, since a loss that writes into its inputs would change the batch for its next call and for the metrics. */
 const ownArrays = (x: LossInputs): LossInputs => ({
   ...x,
   logprobs: x.logprobs.slice(),
