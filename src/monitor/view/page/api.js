@@ -1,4 +1,4 @@
-/** The server's answers, and its events. Everything comes from the same origin; the key is a cookie. */
+/** Requests to the server, and its events. Everything comes from the same origin; the access key is a cookie. */
 import { useCallback, useEffect, useRef, useState } from 'preact/hooks'
 
 /** @typedef {import('../types.ts').ViewEvent} ViewEvent */
@@ -26,7 +26,7 @@ export async function get(path, signal) {
   return body
 }
 
-/** The path of something of a run. @param {string} id @param {string} [rest] @param {Record<string, string | number | boolean | null | undefined>} [query] */
+/** The API path of a part of a run. @param {string} id @param {string} [rest] @param {Record<string, string | number | boolean | null | undefined>} [query] */
 export function runPath(id, rest = '', query = {}) {
   const list = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== '')
   const text = new URLSearchParams(list.map(([key, value]) => [key, String(value)])).toString()
@@ -34,7 +34,7 @@ export function runPath(id, rest = '', query = {}) {
 }
 
 /**
- * An answer, asked for again when the path changes or `reload` is called; while it is, the one before stays.
+ * Fetches a path, again when it changes or `reload` is called; meanwhile the last answer stays.
  * @template T
  * @param {string | null} path null: nothing is asked for
  * @returns {{ data: T | undefined, error: string | null, loading: boolean, reload: () => void }}
@@ -75,11 +75,11 @@ const watchers = new Set()
 /** @type {EventSource | null} */
 let source = null
 let live = false
-/** Nothing was asked for before. */
+/** When the page was loaded: nothing was fetched before. */
 const begun = performance.now()
 
 function connect() {
-  // What changed since then is told, too; after a break the browser says itself where it stood.
+  // The server also sends the events since the page was loaded; after a break the browser sends Last-Event-ID by itself.
   source = new EventSource(`/api/events?age=${Math.ceil(performance.now() - begun)}`)
   const say = (/** @type {boolean} */ now) => {
     live = now
@@ -99,7 +99,7 @@ function connect() {
   }
 }
 
-/** Calls `listener` with each event while the component stands. @param {(event: ViewEvent) => void} listener */
+/** Calls `listener` with each event while the component is mounted. @param {(event: ViewEvent) => void} listener */
 export function useEvents(listener) {
   const ref = useRef(listener)
   ref.current = listener
@@ -122,7 +122,7 @@ export function useLive() {
   return state
 }
 
-/** A function that runs at most once in `ms`, the last call last. @param {() => void} action @param {number} ms */
+/** A function that runs `action` at most once in `ms` milliseconds, and always after its last call. @param {() => void} action @param {number} ms */
 export function useThrottled(action, ms) {
   const ref = useRef({ action, timer: /** @type {ReturnType<typeof setTimeout> | undefined} */ (undefined) })
   ref.current.action = action
@@ -135,7 +135,7 @@ export function useThrottled(action, ms) {
   }, [ms])
 }
 
-/** A value that follows another one after it has rested for `ms`. @template T @param {T} value @param {number} ms @returns {T} */
+/** Follows a value once it has not changed for `ms` milliseconds. @template T @param {T} value @param {number} ms @returns {T} */
 export function useRested(value, ms) {
   const [rested, setRested] = useState(value)
   useEffect(() => {

@@ -1,4 +1,4 @@
-/** Configurations: at which keys the chosen runs differ, and the whole of one, searched. */
+/** Configurations: the keys in which the chosen runs differ, and the whole config of one run, with a search. */
 import { useState } from 'preact/hooks'
 import { runPath, useApi } from './api.js'
 import { joinIds, setParams } from './router.js'

@@ -13,7 +13,7 @@ import { Loading, Nothing, Problem, SearchField, Swatch, html } from './ui.js'
 /** @typedef {import('../types.ts').RunSummary} RunSummary */
 /** @typedef {import('./series.js').Axis} Axis */
 
-/** Points of a curve at most: a chart has no more pixels. A mean is one of all steps: the ones that are left have the smallest and the largest values. */
+/** Most points of a curve: a chart has no more pixels. Thinning keeps the smallest and the largest values, so a smoothed curve asks for all steps. */
 const POINTS = 1500
 /** @type {Axis[]} */
 const AXES = ['step', 'time', 'tokens']

@@ -1,9 +1,9 @@
-/** The keyboard: single keys and pairs like `g r`, off while one writes in a field. */
+/** The keyboard: single keys and pairs like `g r`; ignored while the user types in a field. */
 import { useEffect, useRef } from 'preact/hooks'
 
 /** @typedef {Record<string, (event: KeyboardEvent) => void>} KeyMap */
 
-/** The maps that are in force, the newest last: it is asked first. @type {{ map: KeyMap }[]} */
+/** The active key maps; the newest is last, and is asked first. @type {{ map: KeyMap }[]} */
 const stack = []
 let first = ''
 let firstAt = 0

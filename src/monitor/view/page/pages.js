@@ -6,9 +6,9 @@ import { get, runPath } from './api.js'
 /** @typedef {import('../types.ts').RolloutsAnswer} RolloutsAnswer */
 
 export const PAGE = 100
-/** Pages that are kept; those that were left longest ago go first. */
+/** Most pages kept; the oldest are dropped first. */
 const KEPT = 30
-/** A search of long files answers with what it has after two seconds; it is asked to go on so often. */
+/** The server answers a search after two seconds with what it has found so far; it is asked to continue at most so often. */
 const ROUNDS = 60
 
 /**
@@ -48,7 +48,7 @@ export function useRollouts(run, query, version) {
         setError(null)
         redraw((n) => n + 1)
         if (found.truncated && page === 0 && own.rounds++ < ROUNDS) {
-          // The server goes on where it was; what it finds may belong before what there is.
+          // The server continues where it stopped; new matches may come before those found already.
           own.asked.clear()
           own.pages = new Map([[0, found.rows]])
           await load(0)
@@ -64,7 +64,7 @@ export function useRollouts(run, query, version) {
     // What was there stays in sight until the first page of the new list has come.
     state.current = { key, pages: new Map(), asked: new Set(), rounds: 0 }
     void load(0)
-    // A search that is no longer looked at does not go on.
+    // Ends a search that is no longer shown.
     return () => {
       state.current = { key: '', pages: state.current.pages, asked: new Set(), rounds: 0 }
     }

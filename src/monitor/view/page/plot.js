@@ -10,10 +10,10 @@ import { DASHES, RUN_COLOURS, Swatch, Words, html, nearest, useMedia } from './u
 /** @typedef {{ id: string, i: number, line: Line }} RunLine */
 
 const HEIGHT = 210
-/** A line of at most so many points has its points drawn. */
+/** Lines of at most so many points are drawn with dots. */
 const DOTS = 40
 
-/** Between two marks of an axis: steps and tokens are whole, times are as on a clock. */
+/** Distances between two marks of an axis: whole numbers for steps and tokens, those of a clock for times. */
 const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((m) => m * 10 ** power)).flat()
 const SECONDS = [
   1,
@@ -83,7 +83,7 @@ export function Chart({ metric, lines, entry, axis, smooth, log, sync, open }) {
   useEffect(() => {
     const u = plot.current
     if (u === null) return
-    // One who has zoomed in keeps the part that is seen while new steps come. A plot that was just made has no scale yet.
+    // When zoomed in, the visible part stays while new steps come. A new plot has no scale yet.
     const { min, max } = u.scales.x
     const xs = /** @type {number[]} */ (u.data[0])
     const zoomed = typeof min === 'number' && typeof max === 'number' && (min > xs[0] || max < xs[xs.length - 1])
@@ -151,7 +151,7 @@ function Tip({ at, values, axis, width }) {
   const left = at.left + LEFT_AXIS
   const side = left > width / 2 ? { right: `${Math.max(0, width - left + 12)}px` } : { left: `${left + 12}px` }
   const sorted = values.toSorted((a, b) => b.y - a.y)
-  // Each run's own step where they are not one: a thinned curve has not all of them, and along time or tokens runs are at different ones.
+  // Each run's step where they differ: thinned curves lack some steps, and at the same time or token count runs are at different steps.
   const apart = axis !== 'step' || values.some(({ step }) => step !== values[0].step)
   return html`<div class="tip" style=${side} aria-hidden="true">
     <strong>${axisText(axis, at.x, values)}</strong>
@@ -171,7 +171,7 @@ function axisText(axis, x, values) {
   return axis === 'time' ? `after ${clock(x)}` : `${num(Math.round(x))} tokens`
 }
 
-/** The value of each run nearest to x, of those that reach it. @param {RunLine[]} shown @param {{ xs: number[], ys: number[] }[]} curves @param {number} x */
+/** For each run that reaches x, its value nearest to x. @param {RunLine[]} shown @param {{ xs: number[], ys: number[] }[]} curves @param {number} x */
 function valuesAt(shown, curves, x) {
   return shown.flatMap((run, k) => {
     const { xs, ys } = curves[k]
@@ -190,7 +190,7 @@ function positive(line, log) {
   return { xs: kept.map((i) => line.xs[i]), ys: kept.map((i) => line.ys[i]) }
 }
 
-/** Room of the numbers beside the chart at least, and about what one of their signs takes. */
+/** Pixels: least width of the numbers beside the chart, and about the width of one character. */
 const LEFT_AXIS = 54
 const SIGN = 6.6
 
@@ -218,7 +218,7 @@ function optionsOf({ width, shown, axis, faint, log, range, sync }) {
     legend: { show: false },
     padding: [8, 16, 0, 0],
     scales: { x: { time: false }, y: { distr: log ? 3 : 1, range: (_u, low, high) => (log ? decades(low, high) : roomy(low, high)) } },
-    // The pale lines have no point under the cursor.
+    // The pale lines (values before smoothing) get no dot at the cursor.
     cursor: { y: false, sync: { key: sync, scales: ['x', null] }, drag: { x: true, y: false, dist: 6 }, points: { size: (_u, i) => (i <= faint ? 0 : 7) } },
     axes: [
       { stroke: ink, font, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, size: 4 }, size: 30, space: 60, incrs: axis === 'time' ? SECONDS : WHOLE, values: (_u, list) => (axis === 'time' ? list.map(clock) : marks(list)) },

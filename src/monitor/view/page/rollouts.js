@@ -25,7 +25,7 @@ export function RolloutsView({ runs, run, params }) {
   const soon = useThrottled(() => setVersion((n) => n + 1), 2000)
   useEvents((event) => {
     if (event.kind !== 'rollouts' || event.run !== run.id) return
-    // One who reads further down is not moved: a button says that there is more.
+    // The list does not move while the user is further down in it: a button offers the new rows.
     if ((document.querySelector('.rollout-list')?.scrollTop ?? 0) < ROW && !params.at) soon()
     else setNews(true)
   })

@@ -3,13 +3,13 @@ import { useEffect, useState } from 'preact/hooks'
 
 /** @typedef {{ view: string, params: Record<string, string> }} Place */
 
-/** What is carried from view to view; other parameters are a view's own. */
+/** Parameters that are kept from view to view; others belong to one view. */
 const SHARED = ['runs', 'run', 'step']
 
-/** Changes of an entry of the history in so many milliseconds: browsers refuse more than 100 in 30 s. */
+/** Most `replaceState` calls within so many milliseconds: browsers refuse more than 100 in 30 s. */
 const [MOST, WITHIN] = [12, 4000]
 
-/** The place as it is; the address follows, late where it changes too often (a slider that is dragged). */
+/** The current place. The address bar follows, delayed where it changes too often (a slider that is dragged). */
 let now = location.hash
 /** @type {number[]} */
 let replaced = []
@@ -18,7 +18,7 @@ let timer
 /** @type {Set<() => void>} */
 const followers = new Set()
 
-/** The browser went elsewhere: a link, back, an address that was typed. */
+/** The address was changed from outside: by a link, the back button, or typing. */
 function follow() {
   clearTimeout(timer)
   timer = undefined

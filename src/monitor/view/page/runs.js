@@ -39,7 +39,7 @@ export function RunsView({ runs, params }) {
       if (id) choose(id)
     },
   })
-  // How long ago a run changed is told anew even where nothing happens.
+  // Draws again from time to time, as the page says how long ago a run changed.
   const [, tick] = useState(0)
   useEffect(() => {
     const timer = setInterval(() => tick((n) => n + 1), 20_000)

@@ -7,12 +7,12 @@
 /** The metric that counts tokens. */
 export const TOKENS = 'progress/total_tokens'
 
-/** Metrics that are shown where nothing was chosen: the first rule that a key fits decides its place. */
+/** Metrics that are shown where none was chosen, in this order. */
 const FIRST = [
   /^reward$/, /^eval\/.+\/avg@\d+$/, /^solved_some$/, /^entropy\/all\/mean$/, /^mismatch_kl\/all\/mean$/, /^ref_kl\/all\/mean$/, /^optim\/grad_norm$/,
   /^is_truncated\/mean$/, /^tokens\/completion$/, /^perf\/generation_throughput$/, /^time\/step$/, /^loss\/mean$/,
 ] // prettier-ignore
-/** Of supervised runs, which have no reward, the loss is what one looks at: it leaves the list where there is a reward. */
+/** Index of the loss: it comes first for supervised runs, which have no reward, and is left out for others. */
 const LOSS = FIRST.length - 1
 
 /** @param {string[]} keys @returns {string[]} */

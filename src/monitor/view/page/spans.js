@@ -3,8 +3,8 @@
 /** @typedef {import('../types.ts').TimelineSpan} TimelineSpan */
 
 /**
- * Spans in lanes, so that in a lane none overlaps another: each goes to the first lane that is free.
- * @param {TimelineSpan[]} spans @param {number} most lanes; what finds none free goes to the last
+ * Distributes spans over lanes so that none overlap within a lane: each goes to the first free lane.
+ * @param {TimelineSpan[]} spans @param {number} most lanes; spans that find none free go to the last
  * @returns {TimelineSpan[][]}
  */
 export function lanesOf(spans, most) {
@@ -58,7 +58,7 @@ export function concurrency(spans) {
   return points
 }
 
-/** Spans at once, at most. @param {TimelineSpan[]} spans */
+/** Most spans at once. @param {TimelineSpan[]} spans */
 export const widest = (spans) => concurrency(spans).reduce((most, { n }) => Math.max(most, n), 0)
 
 /** The time in which at least one of the spans ran. @param {TimelineSpan[]} spans */
@@ -71,15 +71,19 @@ export function union(spans) {
   return sum
 }
 
+/** Spans by track, the tracks in an order; others come last. @param {TimelineSpan[]} spans @param {string[]} order */
+export function byTrack(spans, order) {
+  const place = (/** @type {string} */ track) => (order.includes(track) ? order.indexOf(track) : order.length)
+  return [...Map.groupBy(spans, ({ track }) => track)].toSorted(([a], [b]) => place(a) - place(b))
+}
+
 /**
- * Of each track: the time in which it worked, and its waits by name, longest first.
+ * For each track the time in which it worked, and its waits by name, longest first.
  * @param {TimelineSpan[]} spans @param {(span: TimelineSpan) => boolean} isWait @param {string[]} order of tracks; others come last
  */
 export function totals(spans, isWait, order) {
   const length = Math.max(1e-9, union([...spans]) || 0)
-  const place = (/** @type {string} */ track) => (order.includes(track) ? order.indexOf(track) : order.length)
-  const groups = [...Map.groupBy(spans, ({ track }) => track)].toSorted(([a], [b]) => place(a) - place(b))
-  const tracks = groups.map(([track, own]) => {
+  const tracks = byTrack(spans, order).map(([track, own]) => {
     const waits = Map.groupBy(own.filter(isWait), ({ name }) => name)
     return {
       track,

@@ -1,8 +1,8 @@
-/** Text of models, which may hold anything, and what is searched for in text. */
+/** Shows text of models, which may hold any character, and searches in text. */
 
 /**
- * Text with what cannot be seen made visible: the end of a line as an arrow before it, control characters as their pictures, marks of direction and joiners
- * that join nothing as their numbers.
+ * Makes invisible characters visible: a line end gets an arrow before it, control characters become their pictures, direction marks and joiners
+ * that join nothing their numbers.
  * @param {string} text
  */
 export function visible(text) {

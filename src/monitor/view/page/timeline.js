@@ -134,7 +134,7 @@ function Step({ answer }) {
       />
     </div>
     <div class="span-facts" role="status">
-      ${at ? html`<strong><bdi>${at.name}</bdi></strong> ${at.track}, ${num(at.start, 4)}s to ${num(at.end, 4)}s, ${duration(at.end - at.start)} <${Detail} span=${at} />` : html`<span class="muted">Click a bar to read what it is. 0 is where the step began; what stands before it was begun for it earlier.</span>`}
+      ${at ? html`<strong><bdi>${at.name}</bdi></strong> ${at.track}, ${num(at.start, 4)}s to ${num(at.end, 4)}s, ${duration(at.end - at.start)} <${Detail} span=${at} />` : html`<span class="muted">Click a bar to read what it is. 0 is where the step began; what stands before 0 was begun earlier for this step.</span>`}
     </div>
     ${answer.left_out > 0 && html`<p class="muted">${count(answer.left_out, 'short span')} left out to keep the file small.</p>`}
     <details class="raw">
@@ -172,7 +172,7 @@ function Detail({ span }) {
   return html`<bdi class="muted">${Object.entries(span.detail ?? {}).map(([key, value]) => `${key} ${value}`).join(', ')}</bdi>` // prettier-ignore
 }
 
-/** Waits in words: who waited for whom. @type {Record<string, string>} */
+/** A sentence for each kind of wait: who waited for whom. @type {Record<string, string>} */
 const WAITS = {
   wait_for_batch: 'the trainer waited for rollouts',
   wait_for_trainer: 'sampling waited for the trainer',

@@ -1,4 +1,4 @@
-/** Tokens with a colour that says something of each: how likely it was, how far trainer and sampler are apart, what it earned, whether it counts. */
+/** Tokens, coloured by log-probability, ratio of trainer to sampler, advantage, loss mask or entropy. */
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { count, num, percent, signed } from './format.js'
 import { useKeys } from './keys.js'
@@ -7,9 +7,9 @@ import { html } from './ui.js'
 
 /** @typedef {import('../types.ts').ViewToken} ViewToken */
 /** @typedef {import('../types.ts').ViewTurn} ViewTurn */
-/** What a colour says: hue and strength, 0 to 1. @typedef {{ hue: 'warm' | 'cool' | 'plain', t: number } | null} Tint */
+/** A token's colour: hue and strength, 0 to 1. @typedef {{ hue: 'warm' | 'cool' | 'plain', t: number } | null} Tint */
 
-/** Tokens that are drawn at once; a button shows more. */
+/** So many tokens are drawn at first; a button shows more. */
 const MANY = 6000
 
 /** @type {{ name: string, title: string, about: string, ends: [string, string, string?], tint: (token: ViewToken, scale: number) => Tint }[]} */
@@ -84,7 +84,7 @@ export function Tokens({ tokens, turns, mode }) {
   const box = useRef(/** @type {HTMLDivElement | null} */ (null))
   const now = MODES.find(({ name }) => name === mode) ?? MODES[0]
   useEffect(() => setAt(-1), [tokens])
-  // Thousands of tokens: they are made again when their colours change, not when the cursor moves.
+  // There may be thousands of tokens: they are rendered again when their colours change, not when the cursor moves.
   const pieces = useMemo(() => piecesOf(tokens, turns, now, most), [tokens, turns, now, most])
   useEffect(() => {
     const on = box.current?.querySelector(`[data-t="${at}"]`)

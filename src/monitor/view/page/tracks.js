@@ -1,17 +1,17 @@
-/** The bars of a timeline: a track for each room; what runs many times at once is an area that says how many, or a bar each where it is opened. */
+/** The bars of a timeline: a track for each room. Where many spans of a name run at once, an area shows their number; an opened track has a bar for each. */
 import { useMemo } from 'preact/hooks'
 import { duration, num } from './format.js'
-import { clipped, concurrency, lanesOf, widest } from './spans.js'
+import { byTrack, clipped, concurrency, lanesOf, widest } from './spans.js'
 import { html } from './ui.js'
 
 /** @typedef {import('../types.ts').TimelineSpan} TimelineSpan */
 /** @typedef {{ label: string, kind: string, lanes: TimelineSpan[][], points: { t: number, n: number }[], most: number, height: number }} Row */
 
-/** Pixels: a lane of a few, a lane of many, an area, the name of a track, between tracks, the times above. */
+/** Heights in pixels: a lane of a few, a lane of many, an area, a track's name, the gap between tracks, the times above. */
 const [LANE, THIN, AREA, NAME, GAP, HEAD] = [19, 8, 44, 20, 12, 22]
-/** More at once than this are an area. */
+/** Where more spans of a name run at once, they are drawn as an area. */
 const FEW = 4
-/** Lanes of an opened track at most; what finds none free is drawn over the last. */
+/** Most lanes of an opened track; spans that find none free are drawn over the last. */
 const LANES = 128
 export const ORDER = ['trainer', 'engine', 'environment', 'orchestrator']
 
@@ -22,13 +22,11 @@ export function kindOf({ name, track }) {
 }
 
 /**
- * The rows of each track, first the single bars, then what runs many times at once.
+ * The rows of each track: first those with single bars, then those of spans of which many run at once.
  * @param {TimelineSpan[]} spans @param {Set<string>} opened tracks with a bar for each span
  */
-export function tracksOf(spans, opened) {
-  const place = (/** @type {string} */ track) => (ORDER.includes(track) ? ORDER.indexOf(track) : ORDER.length)
-  const tracks = [...Map.groupBy(spans, ({ track }) => track)].toSorted(([a], [b]) => place(a) - place(b))
-  return tracks.map(([name, own]) => {
+function tracksOf(spans, opened) {
+  return byTrack(spans, ORDER).map(([name, own]) => {
     const groups = [...Map.groupBy(own, (span) => span.name)]
     const dense = groups.filter(([, list]) => widest(list) > FEW)
     const few = groups.filter(([, list]) => widest(list) <= FEW).flatMap(([, list]) => list)
@@ -131,7 +129,7 @@ export function Tracks({ spans, opened, toggle, from, to, width, label, at, pick
   </div>`
 }
 
-/** The area of how many ran at once, as the path of an SVG. @param {Row & { top: number }} row @param {(t: number) => number} px @param {number} from @param {number} to */
+/** The number of spans at once over time, as the path of an SVG area. @param {Row & { top: number }} row @param {(t: number) => number} px @param {number} from @param {number} to */
 function areaOf(row, px, from, to) {
   const base = row.top + 14 + AREA
   const y = (/** @type {number} */ n) => (base - (n / row.most) * AREA).toFixed(1)

@@ -1,4 +1,4 @@
-/** A group as a tree: the task, its answers, and of the one that is open its turns; a turn that does not go on with the tokens before it is a branch. */
+/** A group as a tree: the task, its answers, and the turns of the open answer; a turn that does not continue the tokens before it is a branch. */
 import { num, signed } from './format.js'
 import { hrefFrom, readPlace } from './router.js'
 import { placesOf } from './turns.js'
@@ -43,7 +43,7 @@ export function GroupTree({ siblings, turns, at }) {
   })
   const height = y - ROW / 2
   const columns = Math.max(1, ...places.map(({ column }) => column + 1))
-  // The open answer's turns stand in its row, the others' number of turns is a word in theirs.
+  // The open answer's turns are drawn in its row; other rows only say how many turns they have.
   const width = LEFT + 26 + columns * COLUMN
   const most = Math.max(1e-9, ...siblings.map(({ reward }) => Math.abs(reward ?? 0)))
   return html`<div class="group">

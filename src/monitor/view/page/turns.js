@@ -12,7 +12,7 @@ export function placesOf(turns) {
   const places = new Map()
   for (const turn of turns) {
     const parent = turn.parent === null ? undefined : places.get(turn.parent)
-    // Two turns that go on with the same one: the second leaves the line.
+    // A second turn that continues the same parent gets a line of its own.
     const taken = parent && [...places.values()].some((other) => other.turn.parent === turn.parent && other.turn !== turn)
     places.set(turn.index, {
       turn,

@@ -6,12 +6,12 @@ import { num } from './format.js'
 
 /** @typedef {import('../types.ts').RunSummary} RunSummary */
 
-/** A template as preact nodes; what stands in `${}` is data and never markup. */
+/** A template as preact nodes; values in `${}` are data and never markup. */
 export const html = htm.bind(h)
 
-/** Colours that runs are drawn with (base.css: --run-0 ...); further runs have them again with another dash. */
+/** Number of run colours (base.css: --run-0 ...); further runs repeat them with another dash. */
 export const RUN_COLOURS = 6
-/** Dashes of a line, in pixels; the first is a whole line. */
+/** Dash patterns of lines, in pixels; the first is a solid line. */
 export const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]]
 
 /** The colour of the i-th run as a CSS value. @param {number} i */
@@ -37,7 +37,7 @@ export function Swatch({ i }) {
 export function Sparkline({ points, label }) {
   const known = points.flatMap((y) => (y !== null && Number.isFinite(y) ? [y] : []))
   if (known.length === 0) return html`<span class="muted">–</span>`
-  // What does not move stands in the middle.
+  // A constant line is drawn in the middle.
   const flat = Math.max(...known) === Math.min(...known)
   const low = Math.min(...known) - (flat ? 0.5 : 0)
   const span = Math.max(...known) - low + (flat ? 0.5 : 0)
@@ -63,7 +63,7 @@ export function Sparkline({ points, label }) {
   </svg>`
 }
 
-/** A sentence in the place of what failed. @param {{ message: string | null | undefined, retry?: () => void }} props */
+/** An error's sentence, shown in place of the part that failed. @param {{ message: string | null | undefined, retry?: () => void }} props */
 export function Problem({ message, retry }) {
   if (!message) return null
   return html`<div class="problem" role="alert">
@@ -72,7 +72,7 @@ export function Problem({ message, retry }) {
   </div>`
 }
 
-/** A sentence of ours, in which names stand in backticks. @param {{ text: string }} props */
+/** A sentence in which names stand in backticks. @param {{ text: string }} props */
 export function Words({ text }) {
   return text.split('`').map((part, i) => (i % 2 === 1 ? html`<code key=${i}>${part}</code>` : part))
 }
@@ -85,7 +85,7 @@ export function Nothing({ title, children }) {
   </div>`
 }
 
-/** Shown where nothing has come yet; late, so that quick answers do not flicker. @param {{ what: string }} props */
+/** Shown while data are loaded; it appears with a delay, so that quick answers do not flicker. @param {{ what: string }} props */
 export function Loading({ what }) {
   return html`<p class="loading">Reading ${what}…</p>`
 }
@@ -120,7 +120,7 @@ export function SearchField({ text, onText, label = 'Search', placeholder, grow 
 }
 
 /**
- * A step of those there are: a slider, buttons and the number.
+ * Chooses a step: a slider, buttons and the number.
  * @param {{ steps: number[], value: number | null, onPick: (step: number) => void }} props
  */
 export function StepSlider({ steps, value, onPick }) {
@@ -154,7 +154,7 @@ export function StepSlider({ steps, value, onPick }) {
   </div>`
 }
 
-/** Index of the nearest of ascending numbers; -1 of none. @param {ArrayLike<number>} list @param {number} x */
+/** Index of the number nearest to x in an ascending list; -1 if it is empty. @param {ArrayLike<number>} list @param {number} x */
 export function nearest(list, x) {
   if (list.length === 0) return -1
   let [low, high] = [0, list.length - 1]
@@ -166,7 +166,7 @@ export function nearest(list, x) {
   return Math.abs(list[high] - x) < Math.abs(list[low] - x) ? high : low
 }
 
-/** A part of a whole as a bar with its number. @param {{ value: number | null, max?: number, text?: string }} props */
+/** A share as a bar with its number. @param {{ value: number | null, max?: number, text?: string }} props */
 export function Bar({ value, max = 1, text }) {
   const part = value === null ? 0 : Math.min(1, Math.max(0, value / (max || 1)))
   return html`<span class="bar"
@@ -175,7 +175,7 @@ export function Bar({ value, max = 1, text }) {
   >`
 }
 
-/** The size of an element, followed. @param {{ current: HTMLElement | null }} ref */
+/** The current size of an element. @param {{ current: HTMLElement | null }} ref */
 export function useSize(ref) {
   const [size, setSize] = useState({ width: 0, height: 0 })
   useEffect(() => {
@@ -188,7 +188,7 @@ export function useSize(ref) {
   return size
 }
 
-/** Whether a media query holds, followed. @param {string} query */
+/** Whether a media query holds at present. @param {string} query */
 export function useMedia(query) {
   const [holds, setHolds] = useState(() => matchMedia(query).matches)
   useEffect(() => {
