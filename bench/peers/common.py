@@ -1,6 +1,6 @@
-"""What the peers in Python share: the job they are given, how they say a figure, and their memory.
+"""Shared by the peers in Python: the job they are given, reporting a figure, and measuring time and memory.
 
-A peer is started as `python PEER.py JOB.json` by run.ts; JOB.json is a Job of job.ts. It writes one line a figure: RESULT and an object.
+A peer is started as `python PEER.py JOB.json` by run.ts; JOB.json is a Job of job.ts. It prints one line for each figure: RESULT and a JSON object.
 """
 import json
 import os
@@ -38,7 +38,7 @@ def device():
 
 
 def wait():
-    """Waits for what was given to a CUDA device."""
+    """Waits until a CUDA device has done its work."""
     import torch
 
     if device() == 'cuda':
@@ -46,7 +46,7 @@ def wait():
 
 
 def say(name, **figures):
-    """Writes a figure, with the memory so far."""
+    """Prints a figure, with the peak of memory so far."""
     print('RESULT ' + json.dumps({'name': name, 'peakBytes': peak_bytes(), **figures}), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""vLLM's offline engine, float32, without an adapter: greedy decoding at several batch sizes, and the answers of the check.
+"""vLLM's offline engine, float32, without an adapter: greedy decoding at several batch sizes, with the answers, which run.ts compares with ours.
 
 usage: python vllm_peer.py JOB.json     (started by run.ts with the Python of .venv-vllm)
 """

@@ -85,7 +85,7 @@ def make_model(c):
     more = {k: c[k] for k in ('head_dim', 'attention_bias', 'no_rope_layer_interval', 'use_sliding_window', 'sliding_window', 'max_window_layers', 'layer_types', 'query_pre_attn_scalar',
                                'linear_num_key_heads', 'linear_num_value_heads', 'linear_key_head_dim', 'linear_value_head_dim') if k in c}
     rope = {'rope_theta': 10000.0, **c.get('rope', {'rope_type': 'default'})}
-    if c['family'] == 'gemma3_text':  # one of its own for each kind of layer
+    if c['family'] == 'gemma3_text':  # each kind of layer has its own parameters
         rope = {'full_attention': {**rope, 'rope_theta': 1e6}, 'sliding_attention': {'rope_type': 'default', 'rope_theta': 10000.0}}
     config = CONFIGS[c['family']](
         hidden_size=c['hidden'], intermediate_size=c['inter'], num_hidden_layers=c['layers'], num_attention_heads=c['heads'],
@@ -97,7 +97,7 @@ def make_model(c):
         for name, p in model.named_parameters():
             # Random norms and biases too: a gain of 1 or a bias of 0 would hide mistakes.
             if name.endswith('norm.weight'):
-                # Some are what the gain is above 1; the one behind the delta rule never is.
+                # In some families the gain is 1 + weight, but never for the norm behind the delta rule.
                 from_one = c['family'] in FROM_ONE and not name.endswith('linear_attn.norm.weight')
                 p.copy_((0 if from_one else 1) + 0.2 * torch.randn_like(p))
             elif p.dim() == 1:
@@ -130,7 +130,7 @@ def save_adapter(model, c, folder):
 def open_model(folder, c):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation='eager')
     if c['family'] == 'gemma3_text' and c['dtype'] == 'bf16':
-        # Weights are float32 here only to compute in it: in their own dtype the scale is rounded too.
+        # The weights were widened to float32 for the computation; in bf16 transformers rounds the embedding's scale, too.
         scale = model.model.embed_tokens.embed_scale
         scale.copy_(scale.bfloat16().float())
     return model

@@ -2,8 +2,8 @@
 
 usage: python test/peers/make_trl_losses.py     with torch and trl (written with trl 1.16.0)
 
-That function is called as it is, on a trainer that has only what it reads; in place of a model it gets made-up log-probabilities, in float64. What
-test/trainer/trl.test.ts holds against it is what docs/algorithms.md says of TRL's options.
+TRL's own function is called, on a stand-in for the trainer with only the attributes that it reads, and with made-up log-probabilities in float64 in place of a
+model. test/trainer/trl.test.ts checks against the results what docs/algorithms.md says of TRL's options.
 """
 import json
 import random
@@ -39,7 +39,7 @@ CASES = {
     'off-policy mask': {'off_policy_mask_threshold': 0.02},
     'top entropy': {'top_entropy_quantile': 0.3},
 }
-# Of these each sequence is a micro-batch of its own: TRL takes a quantile of what is in one.
+# In these cases each sequence is a micro-batch of its own, since TRL takes the quantile within a micro-batch.
 ALONE = {'top entropy'}
 # As in GRPOConfig.
 SOFT = {'sapo_temperature_pos': 1.0, 'sapo_temperature_neg': 1.05, 'vespo_k_pos': 2.0, 'vespo_lambda_pos': 3.0, 'vespo_k_neg': 3.0, 'vespo_lambda_neg': 2.0}
@@ -58,7 +58,7 @@ def make_batch(rng):
             'logprobs': rounded(logprobs),
             'inference_logprobs': rounded([value + rng.gauss(0, 0.3) for value in logprobs]),
             'ref_logprobs': rounded([value + rng.gauss(0, 0.5) for value in logprobs]),
-            # a tool's answer within one, and one that was cut off
+            # one completion contains a tool's answer; one was cut off, and is masked as a whole
             'loss_mask': [int(not (length == 16 and 4 <= t < 8) and length != 7) for t in range(length)],
             'advantage': rounded([advantage])[0],
         })
@@ -112,14 +112,14 @@ def main():
     batch = make_batch(random.Random(7))
     rewards = torch.tensor([1.0, 0.0, 0.25, 1.0, 0.7], dtype=torch.float64)
     centred = rewards - rewards.mean()
-    # Of another group of the batch: 9 in all, as nanstd has n / (n - 1) in float32, which is exact then.
+    # Rewards of another group. With 9 rewards together nanstd's n / (n - 1), computed in float32, is exact.
     others = torch.tensor([0.0, 0.0, 3.0, 0.5], dtype=torch.float64)
     out = {
         'trl': __version__,
         'max_length': MAX_LENGTH,
         'batch': batch,
         'cases': {name: case_of(batch, name, options) for name, options in CASES.items()},
-        # scale_rewards, and RLOOTrainer's baseline, by the lines of their trainers
+        # scale_rewards and RLOOTrainer's baseline, as their trainers compute them
         'rewards': rewards.tolist(),
         'others': others.tolist(),
         'advantages': {

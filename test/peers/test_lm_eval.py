@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-# Read when the libraries are imported.
+# Set before the imports: the libraries read these when they are imported.
 scratch = tempfile.TemporaryDirectory(prefix='dawn-rl-peers-')
 os.environ |= {'HF_DATASETS_CACHE': f'{scratch.name}/datasets', 'HF_DATASETS_OFFLINE': '1', 'LMEVAL_LOG_LEVEL': 'ERROR'}
 
