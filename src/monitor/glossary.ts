@@ -10,15 +10,15 @@ export function metricsGlossary(): string {
     '',
     'Each row of `outputs/<run_name>/metrics.jsonl` is one flat JSON object: `step`, `time` (seconds since 1970), and the names below. Steps',
     'count from 1; row 0 is the evaluation before training. A value that was not finite is null. Names in angle brackets stand for any text.',
-    'What a step had nothing of is left out: evaluations stand in the rows of their steps alone, and a `stop_condition/<name>` that is missing is 0.',
-    '`pandas.read_json(path, lines=True)` makes NaN of null and of what is left out.',
+    'A metric that has no value in a step is left out: evaluations stand only in the rows of steps that were evaluated, and a missing',
+    '`stop_condition/<name>` means 0. `pandas.read_json(path, lines=True)` makes NaN of both null and missing values.',
     '',
     '`ratio` = exp(logp of the trainer - logp of the sampler), both over the full vocabulary at the sampling temperature. A *loss token* is a',
     'token that the model sampled, in a rollout that is trained on. A *group* is the rollouts of one task.',
     '',
     'Which to watch: **reward** should rise. **solved_some** says how much of a batch can teach anything. **is_truncated/mean** under 0.1, or the',
     'answers are cut off before they can earn. **entropy/all/mean** should not fall to 0, **mismatch_kl/all/mean** stay small and flat, and',
-    '**optim/grad_norm** show no spikes. The loss says little: it is near 0 from the first step to the last (of `sft` it should fall).',
+    '**optim/grad_norm** show no spikes. The loss says little: it is near 0 from the first step to the last (in `sft` it should fall).',
   ]
   const groups = Map.groupBy(Object.entries(METRICS), ([, info]) => info.group)
   for (const [group, entries] of groups) {

@@ -29,14 +29,14 @@ const fraction = '0 to 1'
 export const METRICS: Readonly<Record<string, MetricInfo>> = {
   reward: {
     group: 'Reward',
-    formula: 'sum of r_i / n over the n rollouts of the step that did not fail; groups without variance are in it',
+    formula: 'sum of r_i / n over the n rollouts of the step that did not fail; groups with equal rewards included',
     unit: 'reward',
     healthy: 'rises; noisy from step to step, so look at ten steps together',
     trl: 'reward',
   },
   'reward/std': {
     group: 'Reward',
-    formula: 'sqrt(sum of (r_i - reward)^2 / n) over the same n rollouts: over the whole batch, not inside groups; not by n - 1',
+    formula: 'sqrt(sum of (r_i - reward)^2 / n) over the same n rollouts, of the whole batch and not within groups; not by n - 1',
     unit: 'reward',
     healthy: 'above 0; near 0 means that all answers earn the same and nothing can be learned',
     trl: 'reward_std (by n - 1; the group deviation in some versions)',
@@ -108,16 +108,16 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'num_branches/mean': {
     group: 'Rollouts',
-    formula: 'sequences (training samples) / rollouts that did not fail; a turn that does not continue its tokens begins one',
+    formula: 'sequences (samples) / rollouts that did not fail; a turn that does not continue the tokens before it begins one',
     unit: 'sequences',
     healthy: '1 with trajectory_strategy = "interleaved"; up to num_turns/mean with "branching"',
   },
   'history_rewritten/mean': {
     group: 'Rollouts',
     formula:
-      'turns before which the chat template would have written the earlier turns otherwise than they stand (thoughts left out, calls spelled anew) / rollouts that did not fail; "interleaved" alone',
+      'turns for which the chat template would have written the earlier turns differently (thoughts left out, calls spelled in another way) / rollouts that did not fail; only with "interleaved"',
     unit: 'turns',
-    healthy: '0, or the model is asked later with other words than it was trained on: see trajectory_strategy',
+    healthy: '0; above it, prompts at inference will differ from those of training: see trajectory_strategy',
   },
   'is_truncated/<env>/mean': {
     group: 'Rollouts',
@@ -152,10 +152,10 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   'loss/mean': {
     group: 'Loss',
     formula:
-      'sum over loss tokens of their loss / N; N = loss tokens of the whole batch. cispo: -stopgrad(clamp(ratio, low, high)) A logp; `sft`: -logp. The terms of `beta` and `entropy_coef` are in it',
+      'sum over loss tokens of their loss / N; N = loss tokens of the whole batch. cispo: -stopgrad(clamp(ratio, low, high)) A logp; `sft`: -logp. The terms of `beta` and `entropy_coef` are included',
     unit: 'nats x reward; `sft`: nats',
     healthy:
-      'near 0 with either sign: the advantages of a group add up to 0. It is not what should fall; watch `reward`. Of `sft` it should fall',
+      'near 0 with either sign, since the advantages of a group add up to 0. It need not fall: watch `reward`. In `sft` it should fall',
     trl: 'loss',
   },
   'loss/<name>': {
@@ -187,7 +187,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
     group: 'Loss',
     formula: 'mean over loss tokens of exp(d) - d - 1; d = logp of the reference model - logp of the trainer (with `beta`)',
     unit: 'nats',
-    healthy: '0 at first, grows and levels off (if answers get worse, raise `beta`); of a teacher (`ref_model`) it falls',
+    healthy: '0 at first, grows and levels off (if answers get worse, raise `beta`); with a teacher (`ref_model`) it falls',
     trl: 'kl of GRPOTrainer (with use_bias_correction_kl = false)',
   },
   importance_ratio: {
@@ -199,22 +199,22 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'is_masked/mean': {
     group: 'Loss',
-    formula: 'ratios outside [mask_ratio_low, mask_ratio_high] / N; cispo clamps, cispo_mask drops them; built-in losses alone',
+    formula: 'ratios outside [mask_ratio_low, mask_ratio_high] / N; cispo clamps, cispo_mask drops them; built-in losses only',
     unit: fraction,
     healthy: `under ${LIMITS['is_masked/mean'].high}`,
   },
   'is_masked_low/mean': {
     group: 'Loss',
-    formula: 'loss tokens with ratio < mask_ratio_low / N; built-in losses alone',
+    formula: 'loss tokens with ratio < mask_ratio_low / N; only built-in losses',
     unit: fraction,
     healthy: `under ${LIMITS['is_masked/mean'].high}`,
   },
   'is_masked_high/mean': {
     group: 'Loss',
-    formula: 'loss tokens with ratio > mask_ratio_high / N; built-in losses alone',
+    formula: 'loss tokens with ratio > mask_ratio_high / N; only built-in losses',
     unit: fraction,
     healthy: `under ${LIMITS['is_masked/mean'].high}`,
-    trl: 'cispo_clip_ratio (which counts those with A > 0 alone)',
+    trl: 'cispo_clip_ratio (which counts only those with A > 0)',
   },
   'optim/grad_norm': {
     group: 'Optimizer',
@@ -244,7 +244,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'off_policy/max': {
     group: 'Staleness',
-    formula: 'the largest such age',
+    formula: 'the largest age of a token, as in off_policy/mean',
     unit: 'steps',
     healthy: 'at most the age that is allowed',
   },
@@ -262,7 +262,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'eval/<env>/pass@<k>': {
     group: 'Evaluation',
-    formula: 'mean over tasks of 1 - C(n - c, k) / C(n, k), with c of n answers solved (reward >= 0.5); not those with n < k',
+    formula: 'mean over tasks of 1 - C(n - c, k) / C(n, k), with c of n answers solved (reward >= 0.5); tasks with n < k left out',
     unit: fraction,
     healthy: 'rises; pass@1 rising while pass@8 falls is lost variety',
   },
@@ -337,7 +337,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'perf/buffers_made': {
     group: 'Speed and memory',
-    formula: 'GPU buffers created since the process began, by trainer and engine; what is used again is not counted',
+    formula: 'GPU buffers created since the process began, by trainer and engine; reused ones are not counted',
     unit: 'buffers',
     healthy: 'does not grow after step 2, but by a few at a first evaluation or checkpoint',
   },
