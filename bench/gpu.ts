@@ -297,11 +297,9 @@ async function decodes(): Promise<unknown> {
       const bytes = 2 * weightCount(files.config) + cache
       const gbs = bytes / (row.stepMs / 1000) / 1e9
       rows.push({ ...row, gbs })
-      show({
-        name: `decode of ${sequences} sequences, ${wayName(matrixUnits)}`,
-        value: row.decodeTokensPerSecond,
-        unit: 'tokens/s',
-      })
+      const rate = (name: string, value: number) => show({ name: `${name}, ${wayName(matrixUnits)}`, value, unit: 'tokens/s' })
+      rate(`generation of ${sequences} sequences with their prompts`, row.tokensPerSecond)
+      rate(`decode of ${sequences} sequences`, row.decodeTokensPerSecond)
       show({ name: '  bytes read a second, of the copy', value: (gbs / peakOf((await peaks()).copy)) * 100, unit: '%', aim: 70 })
     } finally {
       decoder.release()
@@ -333,10 +331,10 @@ async function steps(): Promise<unknown> {
   return rows
 }
 
-/** Our best figure whose name begins so, if this run has measured one. */
-function ours(name: string): number | undefined {
-  const found = (report.aims as Aim[]).filter((aim) => aim.name.startsWith(name)).map(({ value }) => value)
-  return found.length > 0 ? Math.max(...found) : undefined
+/** Our best figure whose name begins so, on these kernels, if this run has measured one. */
+function ours(name: string, way: string): number | undefined {
+  const found = (report.aims as Aim[]).filter((aim) => aim.name.startsWith(name) && aim.name.includes(way))
+  return found.length > 0 ? Math.max(...found.map(({ value }) => value)) : undefined
 }
 
 function peers(): unknown {
@@ -350,14 +348,16 @@ function peers(): unknown {
   const got = answerOf(values.python, [script, JSON.stringify({ ...modelShapes[shape], ...sizes })], {
     timeout: 120_000,
   }) as Record<'bf16' | 'float32', Peer>
-  const [step, decode] = [ours('LoRA step'), ours('decode of')]
   for (const kind of ['bf16', 'float32'] as const) {
     const { lora, generate } = got[kind]
+    // float32 beside float32, matrix units (f16) beside bf16; transformers' generate includes the prompts.
+    const way = wayName(kind === 'bf16' && ways.includes(true))
+    const [step, generation] = [ours('LoRA step, micro-batches of 4096', way), ours('generation of', way)]
     show({ name: `PEFT's LoRA step, micro-batches of 4096, ${kind}`, value: lora.tokensPerSecond, unit: 'tokens/s' })
     show({ name: '  GPU memory at most', value: lora.peakBytes / 2 ** 30, unit: 'GiB' })
     if (step) show({ name: '  ours beside it', value: step / lora.tokensPerSecond, unit: 'x' })
     show({ name: `transformers' generate of 32 sequences, ${kind}`, value: generate.tokensPerSecond, unit: 'tokens/s' })
-    if (decode) show({ name: '  our decoding beside it', value: decode / generate.tokensPerSecond, unit: 'x' })
+    if (generation) show({ name: '  ours beside it', value: generation / generate.tokensPerSecond, unit: 'x' })
   }
   return got
 }

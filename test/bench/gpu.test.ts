@@ -29,8 +29,20 @@ test('figures beside aims, in the file', () => {
   }
 })
 
+test('generation is told with its prompts, as transformers tells it, beside the decode steps alone', () => {
+  const out = join(folder, 'decode.json')
+  const { status, stderr } = run('--quick', '--only', 'decode', '--out', out)
+  expect(status, stderr).toBe(0)
+  const { aims } = JSON.parse(readFileSync(out, 'utf8')) as { aims: { name: string }[] }
+  const names = aims.map(({ name }) => name)
+  expect(names).toContain('decode of 4 sequences, register tiles')
+  expect(names).toContain('generation of 4 sequences with their prompts, register tiles')
+})
+
 test('a part that is none', () => {
   const { status, stderr } = run('--only', 'attentoin')
   expect(status).toBe(2)
-  expect(stderr).toContain('--only attentoin: the parts are dispatch, compile, peaks, tune, matmul, attention, decode, step, peers.')
+  expect(stderr).toContain(
+    '--only attentoin: the parts are dispatch, compile, peaks, tune, matmul, attention, decode, step, peers.',
+  )
 })
