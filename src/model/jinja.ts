@@ -59,10 +59,10 @@ const METHODS = new Set([...Object.keys(STRIPS), 'join'])
 const SILENT = new Set(['Set', 'Macro', 'Comment'])
 /** Filters of texts, which are given the text of anything else. */
 const OF_TEXTS = new Set(['lower', 'upper', 'title', 'capitalize'])
-/** Parts that make a value which was not there. */
+/** Expressions that make a new value. */
 const MAKING = new Set(['BinaryExpression', 'FilterExpression', 'CallExpression'])
 const ITERABLE = new Set(['ArrayValue', 'TupleValue', 'ObjectValue', 'StringValue', 'UndefinedValue'])
-/** What filters make of something that is not there. */
+/** What filters return for an undefined value. */
 const OF_NOTHING = new Map<string, unknown>([
   ['length', 0],
   ['join', ''],
@@ -92,7 +92,7 @@ const GLOBALS = {
   },
 }
 
-/** As `made`, with the numbers that JavaScript has not. */
+/** As `made`, keeping apart what JavaScript's numbers cannot: Python's floats and large integers. */
 function valueOf(plain: unknown): Value {
   if (typeof plain === 'string') return text(plain)
   if (plain instanceof PythonFloat) return new FloatValue(plain.value)
@@ -246,15 +246,15 @@ class PythonInterpreter extends Library {
 const nameOf = ({ type }: Value) => type.replace('Value', '').toLowerCase()
 
 /**
- * What a loop goes over: nothing, where it is not there. Of a text these would be its characters, but templates for images loop over the
- * parts of a content, and would leave a text out without a word: the library refuses it.
+ * What a loop goes over: nothing where the value is undefined. jinja2 would loop over the characters of a string, but templates for images loop over the
+ * parts of a content and would silently drop a string, so the library's refusal is kept.
  */
 function iterated(over: Node): Node {
   const node = (operand: Node): Node => ({ type: 'Iterated', operand })
   return over.type === 'SelectExpression' ? { ...over, lhs: node(over.lhs!) } : node(over)
 }
 
-/** Python's `left in right` of lists and of objects; undefined for what else there is. */
+/** Python's `left in right` for lists and objects; undefined for other values. */
 function isIn(left: Value, right: Value): boolean | undefined {
   if (Array.isArray(right.value)) return (right.value as Value[]).some((item) => same(left, item))
   return right.value instanceof Map ? left.type === 'StringValue' && right.value.has(left.value) : undefined

@@ -1,7 +1,7 @@
 /** Rotary angles of a model, made on the host in float32 steps like PyTorch's, so that both get the same angles. */
 import type { ModelConfig } from './types.ts'
 
-/** Channels of a head that are turned: the first ones. */
+/** How many channels of a head are rotated, from the first on. */
 export const rotaryDimOf = ({ qwen35, headDim }: Pick<ModelConfig, 'headDim' | 'qwen35'>): number => qwen35?.rotaryDim ?? headDim
 
 /**

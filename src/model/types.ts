@@ -1,7 +1,7 @@
 /** What the model room knows of a model: its shape, its tensors, its tokenizer. */
 import type { QuantisedFormat } from '../kernels/quantised/quantised.ts'
 
-/** The families that the decoder runs. Mistral is Llama by another name, SmolLM3 with layers that turn nothing; gemma3_text is Gemma 3 without pictures, and qwen3_5_text Qwen3.5. */
+/** The families that the decoder runs. Mistral is Llama by another name, SmolLM3 has layers without rotary embedding; gemma3_text is Gemma 3 without images, qwen3_5_text is Qwen3.5. */
 export const FAMILIES = ['llama', 'mistral', 'smollm3', 'qwen2', 'qwen3', 'gemma3_text', 'qwen3_5_text'] as const
 export type ModelFamily = (typeof FAMILIES)[number]
 
@@ -14,35 +14,35 @@ export type RopeScaling =
   | { type: 'factors'; factors: Float32Array }
 
 /**
- * What makes a Gemma 3 model: norms multiply with 1 + their weight and stand behind attention and MLP too, the gate is GELU in its form with tanh, embeddings are
- * multiplied with the square root of the hidden size, and most layers look back over a window of tokens and turn q and k by angles of their own.
+ * What is special in Gemma 3: norms multiply by 1 + their weight and also follow attention and MLP, the gate is GELU (tanh form), embeddings are
+ * multiplied by the square root of the hidden size, and most layers have a sliding window and a rotary base of their own.
  */
 export interface GemmaConfig {
-  /** Scores are multiplied with its inverse square root. */
+  /** Attention scores are divided by its square root. */
   queryPreAttnScalar: number
-  /** Layers that look back over a window. */
+  /** Layers with the sliding window. */
   slidingLayers: number[]
-  /** Tokens of that window, the last one included. */
+  /** Tokens in that window, the current one included. */
   slidingWindow: number
   /** Rotary base of these layers; `ropeTheta` and `ropeScaling` are those of the others. */
   localRopeTheta: number
 }
 
 /**
- * What makes a Qwen3.5 model: most layers are Gated DeltaNets (arXiv 2412.06464), which keep a matrix a head in place of keys and values; what others attend to
- * is multiplied with the sigmoid of a gate, of whose projection q_proj holds the rows too; norms multiply with 1 + their weight, but those behind the delta rule.
+ * What is special in Qwen3.5: most layers are Gated DeltaNets (arXiv 2412.06464), which keep a matrix for each head in place of keys and values; in the other layers
+ * the attention output is multiplied by the sigmoid of a gate, whose projection is part of q_proj; norms multiply by 1 + their weight, except those after the delta rule.
  */
 export interface Qwen35Config {
   /** Layers that are Gated DeltaNets. */
   deltaLayers: number[]
-  /** Of these layers: heads of q and k, heads of v and of the state, and the channels of each. */
+  /** In these layers: number of heads of q and k, of v and the state, and the channels of a head of each. */
   keyHeads: number
   valueHeads: number
   keyDim: number
   valueDim: number
-  /** Tokens that their convolution sees, the last one included. */
+  /** Tokens that their convolution sees, the current one included. */
   taps: number
-  /** Channels of a head, in the others, that are turned: the first ones. */
+  /** In the other layers: how many channels of a head are rotated, from the first on. */
   rotaryDim: number
 }
 
@@ -59,11 +59,11 @@ export interface ModelConfig {
   rmsNormEps: number
   ropeTheta: number
   ropeScaling: RopeScaling
-  /** Layers that do not turn q and k (NoPE), as SmolLM3 has. Default: none. */
+  /** Layers without rotary embedding (NoPE), as in SmolLM3. Default: none. */
   layersWithoutRope?: number[]
-  /** Tokens that layers look back over, the last one included, where a Mistral, Qwen2, Qwen3 or SmolLM3 has a window. Those of Gemma's layers stand in `gemma`. */
+  /** Tokens in the sliding window, the current one included, of a Mistral, Qwen2, Qwen3 or SmolLM3 that has one; Gemma's is in `gemma`. */
   slidingWindow?: number
-  /** The layers with this window. Default: all, as a Mistral has it. */
+  /** The layers with this window. Default: all, as in Mistral. */
   slidingLayers?: number[]
   tieWordEmbeddings: boolean
   /** q, k, v projections have a bias (Qwen2; Llama and Qwen3 with attention_bias). */
@@ -72,9 +72,9 @@ export interface ModelConfig {
   outputBias: boolean
   /** RMSNorm over each head of q and k (Qwen3, Qwen3.5, Gemma 3). */
   qkNorm: boolean
-  /** What Gemma 3 has besides; the others have none of it. */
+  /** Set for Gemma 3 only. */
   gemma?: GemmaConfig
-  /** Likewise what Qwen3.5 has. */
+  /** Set for Qwen3.5 only. */
   qwen35?: Qwen35Config
   maxPositionEmbeddings: number
   /** Tokens that end a completion: config.json's and generation_config.json's, together. */

@@ -38,7 +38,7 @@ export function rope(
   if (!turned) ropeKernel(gpu, x.buffer, layout.info, table, x.rows, heads, headDim, false, rotaryDim)
   const y = new Tensor(x.buffer, x.rows, x.columns, x.needsGrad)
   if (!tape.recording || !x.needsGrad) return y
-  // The buffer now belongs to y alone; x stays only as the handle that its gradient hangs on.
+  // The buffer now belongs to y alone; x remains only to carry its gradient.
   return tape.node(y, [], (dy) => {
     const dx = tape.ownGrad(dy)
     ropeKernel(gpu, dx.buffer, layout.info, table, x.rows, heads, headDim, true, rotaryDim)

@@ -14,14 +14,14 @@ export interface IntoCache {
   slots: GpuBuffer
   table: GpuBuffer
   headDim: number
-  /** Channels of a head that are turned. Default: all. */
+  /** Channels of a head that are rotated. Default: all. */
   rotaryDim?: number
   kCache: CacheData
   vCache: CacheData
   f16: boolean
 }
 
-/** Turns q in place and puts k, turned, and v into the cache. */
+/** Rotates q in place, and puts the rotated k and v into the cache. */
 export function turnIntoCache(tape: Tape, { q, k, v }: { q: Tensor; k: Tensor; v: Tensor }, into: IntoCache): void {
   const { headDim, rotaryDim, f16 } = into
   const shape = { heads: q.columns / headDim, kvHeads: k.columns / headDim, headDim }

@@ -12,9 +12,9 @@ import { roomInHalf } from './linear.ts'
 
 export interface Norm {
   name: string
-  /** What is multiplied with. */
+  /** The factors. */
   gain: GpuBuffer | BufferRange
-  /** The weight that files and `trained` hold is what the gain is above 1; refreshWeights (model/decoder-trained.ts) makes the gain of it. */
+  /** The gain is 1 + the weight that files and `trained` hold; refreshWeights (model/decoder-trained.ts) computes it. */
   fromOne?: boolean
   channels: number
   eps: number
@@ -64,12 +64,12 @@ export function rmsNorm(tape: Tape, x: Tensor, norm: Norm, more: { turn?: kernel
   tape.node(y, [x, rstd], (given) => {
     const dgain = trained?.store.gradient(trained.gain)
     const atOnce = dgain && x.needsGrad && kernels.takesGain(gpu, channels)
-    // Where the gain's gradient is a kernel of its own, that wants it turned back.
+    // The kernel of the gain's gradient, where it is one of its own, takes the gradient before rotation.
     const apart = dgain && !atOnce
     const dy = apart && turn ? turnedBack(tape, given, turn) : given.keep()
     if (apart) kernels.rmsNormGain(gpu, dy.buffer, x.buffer, rstd.buffer, dgain, groups, channels)
     if (x.needsGrad) {
-      // What already came down the residual path is added in the same pass.
+      // The gradient of the residual path, where it has come already, is added in the same pass.
       const skip = x.grad
       const dx = tape.tensor(x.rows, x.columns, `d ${norm.name}`, false)
       const read = { dy: dy.buffer, x: x.buffer, gain: norm.gain, rstd: rstd.buffer, skip: skip?.buffer }
