@@ -53,17 +53,16 @@ interface PackGroup {
 export function groupByPrompt(samples: TrainingSample[], shared = true): PackGroup[] {
   const groups: PackGroup[] = []
   const byKey = new Map<string, PackGroup>()
-  samples.forEach((sample, i) => {
-    const prefix = sample.promptLength ?? 0
-    if (!shared || sample.promptKey === undefined || prefix === 0) {
+  samples.forEach(({ promptKey, promptLength = 0 }, i) => {
+    if (!shared || promptKey === undefined) {
       groups.push({ prefix: 0, members: [i] })
       return
     }
-    const known = byKey.get(sample.promptKey)
-    if (known && known.prefix === prefix) known.members.push(i)
+    const known = byKey.get(promptKey)
+    if (known) known.members.push(i)
     else {
-      const group = { prefix, members: [i] }
-      byKey.set(sample.promptKey, group)
+      const group = { prefix: promptLength, members: [i] }
+      byKey.set(promptKey, group)
       groups.push(group)
     }
   })
@@ -97,7 +96,7 @@ export function pack(samples: TrainingSample[], groups: PackGroup[], scored: 'lo
     for (const member of members) {
       const { ids, lossMask } = samples[member]
       const own = row
-      const ownEnd = own + Math.max(0, ids.length - 1 - prefix)
+      const ownEnd = own + ids.length - 1 - prefix
       for (let i = prefix; i < ids.length - 1; i++, row++) fillRow(packed, row, ids[i], [start, prefix, own, i], ownEnd)
       for (let i = 1; i < ids.length; i++) {
         if (scored === 'loss' && !lossMask[i]) continue
@@ -131,8 +130,8 @@ export function listsByKey(keys: Uint32Array, outs: number): { start: Uint32Arra
   const start = new Uint32Array(outs + 1)
   for (const key of keys) start[key + 1]++
   for (let k = 0; k < outs; k++) start[k + 1] += start[k]
-  const next = start.slice(0, outs)
-  const source = new Uint32Array(Math.max(1, keys.length))
+  const next = start.slice()
+  const source = new Uint32Array(keys.length)
   keys.forEach((key, i) => (source[next[key]++] = i))
   return { start, source }
 }
@@ -167,7 +166,6 @@ export function microBatches(samples: TrainingSample[], rowsAtMost: number, shar
       if (part.members.length === 0) return
       current.push(part)
       rows += rowsOfGroup(part, samples)
-      part = { prefix: group.prefix, members: [] }
     }
     for (const member of group.members) {
       const wider = { prefix: group.prefix, members: [...part.members, member] }
