@@ -35,7 +35,7 @@ export async function withLimit<T>(limits: Limits, work: (signal: AbortSignal) =
   // setTimeout takes 31 bits; 24 days and more count as no limit.
   const timer = ms < 2 ** 31 - 1 ? setTimeout(() => end(new TimeLimitError(what, seconds)), ms) : undefined
   const onAbort = () => end(abortError(what, signal!))
-  signal?.addEventListener('abort', onAbort, { once: true })
+  signal?.addEventListener('abort', onAbort)
   try {
     // The race also handles a late rejection of the work.
     return await Promise.race([ended, Promise.resolve(controller.signal).then(work)])

@@ -91,6 +91,11 @@ num_examples = 1
     expect(plan.source).toMatchObject({ kind: 'model', model: 'models/tiny' })
     expect(plan.sampling).toMatchObject({ temperature: 0.5, max_tokens: 7, top_p: 0.9 })
     expect(plan.notices).toEqual(['save_results has no effect: results are always written, and progress is told.'])
+    // What is left out on top leaves what the table beneath says.
+    const beneath = text
+      .replace('temperature = 0.5\nmax_tokens = 7\n', '')
+      .replace('temperature = 2', 'temperature = 2, max_tokens = 5')
+    expect((await planOf(beneath)).sampling).toMatchObject({ temperature: 2, max_tokens: 5, top_p: 0.9 })
     // Words of the command line go first.
     const words = { temperature: 0, samplingArgs: '{"top_p": 1}', numExamples: 2 }
     const other = await planOf(text, words)

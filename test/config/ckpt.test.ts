@@ -170,6 +170,8 @@ test('what a run writes down beside its checkpoints: with every rollout, evaluat
   const count = [...tensorShapes(model).values()].reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0)
   const moved = each('use_lora = false\nbeta = 0.1\nref_model_sync_steps = 5') - each('use_lora = false\nbeta = 0.1')
   expect(moved).toBe(2 * count + 130 * tensorShapes(model).size)
+  // Without bf16 each weight has 2 bytes more; the moments and masters are what they were.
+  expect(each('use_lora = false\nbf16 = false') - each('use_lora = false')).toBe(2 * count)
   expect(each('beta = 0.1\nref_model_sync_steps = 5')).toBeGreaterThan(each('beta = 0.1'))
   expect(each('ref_model_sync_steps = 5')).toBe(each(''))
   // More steps than any disk has room for, of checkpoints that do; what the run has written is no loss.

@@ -14,6 +14,8 @@ import { join } from 'node:path'
 import { describe, expect, test, vi } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
 import type { TrainingBatch } from '../../src/common/types.ts'
+import { checkpointBytes, folderBytes } from '../../src/config/disk.ts'
+import { parseConfig } from '../../src/config/load.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { loadDecoder, type LoadOptions } from '../../src/model/decoder-load.ts'
 import { decode } from '../../src/kernels/optimizer/codes.ts'
@@ -97,6 +99,12 @@ describe.each([
       extra: { position: 17, random: 123456 },
     })
     const saved = await readAll(first.trainer.decoder)
+    const args = `use_lora = ${'lora' in load}\nlora_rank = 4\noptim = "${moments ? 'adamw_8bit' : 'adamw_torch'}"`
+    const { config } = parseConfig(`model = "x"\n[env]\nid = "reverse-text"\n[trainer.args]\n${args}`)
+    const model = first.trainer.decoder.config
+    // What a run is told of before it begins (config/disk.ts), less a tokenizer, which there is none of here.
+    const foretold = checkpointBytes(config, model, dir) - 32 * model.vocabSize
+    expect(Math.abs(foretold / folderBytes(dir) - 1)).toBeLessThan(0.03)
     first.end()
 
     const second = await start(name, load, moments)
