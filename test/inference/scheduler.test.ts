@@ -381,6 +381,19 @@ describe(`the scheduler, ${seedWords}`, () => {
     expect([first.ids.length, second.ids.length]).toEqual([11, 8])
   })
 
+  it('hands out no page that is still to be copied from, though the last to hold it loses it in the same step', () => {
+    const simulation = new Simulation(new Random(1), { pages: 5, maxPrefillRows: 64 })
+    // Two groups of two, both with a page in common that is not full. The first copies its own into the last page there is; the second has no page then,
+    // and takes those of the fourth, which shares the first one's.
+    const prompts = [1, 2, 2, 1].map((id) => Array<number>(5).fill(id))
+    const submitted = prompts.map((prompt) => simulation.submit(prompt, 3))
+    for (let i = 0; i < 2; i++) simulation.step()
+    expect(simulation.flight!.copies).toHaveLength(2)
+    expect(simulation.scheduler.counts.preemptions).toBe(2)
+    for (let i = 0; i < 60 && submitted.some(({ ended }) => !ended); i++) simulation.step()
+    expect(submitted.map(({ ids }) => ids.length)).toEqual([3, 3, 3, 3])
+  })
+
   it('scores the whole of a prompt whose request lost its pages while others had begun on them', () => {
     const simulation = new Simulation(new Random(1), { maxSequences: 8, maxLength: 128, pages: 10, pageSize: 8 })
     const { scheduler } = simulation
@@ -458,6 +471,8 @@ it('pages of another version are free as soon as nobody holds them, and do not c
   pool.keep((name) => name === 'new')
   pool.release([current])
   pool.release([old])
+  // Once more would be of somebody else's page.
+  expect(() => pool.release([current])).toThrow(`page ${current.index} of the KV cache is given back twice`)
   expect(pool.take(pool.root('new'))!.index).toBe(old.index)
   expect(pool.match(pool.root('new'), [7, 8], 1).pages).toEqual([current])
 })
