@@ -2,12 +2,11 @@
 import { fewestShared, type SharedBeginning } from '../kernels/attention/shared.ts'
 import type { Page } from './pages.ts'
 
-/** A row of one token: where its pages begin among the step's, and its position. */
+/** A row of one token, and where its pages begin among the step's. */
 export interface SingleRow {
   row: number
   pages: readonly Page[]
   begin: number
-  position: number
 }
 
 /** Shortest shared prefix, in tiles of keys: for a shorter one, writing and reading partial sums costs more than it saves. */
@@ -22,8 +21,8 @@ export function sharedBeginnings(rows: readonly SingleRow[], size: number, tile:
   return [...groups].flatMap(([page, group]) => {
     if (!page || group.length < fewestShared) return []
     const [{ begin, pages }] = group
-    // Only keys that every row sees: the last page may hold later ones.
-    const seen = Math.min((pages.indexOf(page) + 1) * size, ...group.map(({ position }) => position + 1))
+    // Full, and seen whole: the page that a row's own token goes to is held for it alone.
+    const seen = (pages.indexOf(page) + 1) * size
     const keys = seen - (seen % tile)
     return keys < fewestTiles * tile ? [] : [{ table: begin, keys, rows: group.map(({ row }) => row) }]
   })

@@ -96,7 +96,7 @@ export class StepBuilder {
     this.#slots.push(slot, position)
     this.#adapters.push(adapter)
     const row = this.#ids.push(id) - 1
-    if (!prompt) this.#singles.push({ row, pages, begin, position })
+    if (!prompt) this.#singles.push({ row, pages, begin })
     return row
   }
 

@@ -249,17 +249,20 @@ describe(`the scheduler, ${seedWords}`, () => {
   })
 
   it('puts rows together that have keys in common, each with those of its own group', () => {
-    const simulation = new Simulation(new Random(1), { pages: 60, maxSequences: 10, maxPrefillRows: 64 })
+    const simulation = new Simulation(new Random(1), { pages: 60, maxSequences: 16, maxPrefillRows: 96 })
     const { scheduler } = simulation
     const prompt = Array.from({ length: 18 }, (_, i) => i + 1)
-    // Four rollouts of one prompt, three of one that begins as it does, two of another, and one that has less than two tiles in common with all of these.
+    // Four rollouts of one prompt, three of one that begins as it does, two of another, one that begins as the first ones; three with just two tiles, and
+    // three with less.
     const prompts = [
       prompt,
       [...prompt.slice(0, 9), 90, 91, 92, 93, 94, 95, 96],
       prompt.map((id) => 100 + id),
       [1, 2, 3, 4, 5, 99],
+      prompt.slice(0, 8).map((id) => 200 + id),
+      prompt.slice(0, 7).map((id) => 300 + id),
     ]
-    for (const [i, count] of [4, 3, 2, 1].entries()) {
+    for (const [i, count] of [4, 3, 2, 1, 3, 3].entries()) {
       for (let n = 0; n < count; n++) simulation.submit(prompts[i], 6)
     }
     scheduler.admit(() => 0)
@@ -271,9 +274,10 @@ describe(`the scheduler, ${seedWords}`, () => {
     const [byKeys, of] = [new Map<number, number>(), blocks!.subarray(0, 4 * places)]
     for (let at = 0; at < of.length; at += 4)
       if (of[at + 3] > 0) byKeys.set(of[at + 1], (byKeys.get(of[at + 1]) ?? 0) + of[at + 3])
-    // 16 keys of the first four rows, three heads each; 16 of the next three.
-    expect(byKeys).toEqual(new Map([[16, 3 * (4 + 3)]]))
-    expect(Array.from({ length: rows }, (_, row) => info[4 * row + 2]).filter((keys) => keys > 0)).toHaveLength(7)
+    // 16 keys of the first four rows, three heads each; 16 of the next three; 8 of the three with two tiles.
+    const heads = (count: number) => 3 * count
+    expect(byKeys).toEqual(new Map([[16, heads(4 + 3)], [8, heads(3)]])) // prettier-ignore
+    expect(Array.from({ length: rows }, (_, row) => info[4 * row + 2]).filter((keys) => keys > 0)).toHaveLength(10)
   })
 
   it('finds the answer, too, where a conversation goes on: all but its last token, which was never computed', () => {
