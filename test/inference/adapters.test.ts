@@ -201,7 +201,8 @@ it('refuses what does not fit, in words, and goes on with what is there', async 
   const good = await randomAdapter(config, 'good')
   await engine.adapters.load('good', good)
   const result = await engine.generate(request)
-  await expect(engine.adapters.load('good', good)).rejects.toThrow(
+  // Before any file is read.
+  await expect(engine.adapters.load('good', 'nowhere')).rejects.toThrow(
     /good has already been loaded: unload it first, or load it in place/,
   )
   const again = (dir: string) => engine.adapters.load('good', dir, { inPlace: true })
@@ -214,11 +215,13 @@ it('refuses what does not fit, in words, and goes on with what is there', async 
   const saved = await randomAdapter(config, 'saved')
   writeFileSync(join(saved, 'adapter_config.json'), JSON.stringify({ peft_type: 'LORA', r: 8, lora_alpha: 8, modules_to_save: ['lm_head'] })) // prettier-ignore
   await expect(again(saved)).rejects.toThrow(/modules_to_save is \["lm_head"\]/)
-  await expect(engine.adapters.load('second', good)).rejects.toThrow(/no place for the adapter second: 1 at most/)
+  await expect(engine.adapters.load('second', 'nowhere')).rejects.toThrow(/no place for the adapter second: 1 at most/)
   expect(() => engineOf(decoder, { maxAdapterRank: 12 })).toThrow(/maxAdapterRank is 12; it must be a multiple of 8/)
+  await engineOf(decoder, { maxAdapterRank: 8 }).close()
   expect(engine.adapters.list()).toEqual([{ name: 'good', path: good, rank: 8, version: 1 }])
   expect(bits(await engine.generate(request))).toEqual(bits(result))
-  await engine.close()
+  const late = again(good)
+  await Promise.all([engine.close(), expect(late).rejects.toThrow('the engine is closed')])
   decoder.release()
 })
 
