@@ -13,27 +13,28 @@ export interface SingleRow {
 const fewestTiles = 2
 
 /**
- * The prefixes that enough rows share. Rows are grouped by the last page that another sequence holds, too: a page's content depends on all tokens before it, so equal pages mean equal prefixes.
+ * The prefixes that enough rows share. Rows are grouped by the last of their pages that enough sequences hold: a page's content depends on all tokens before it, so equal pages mean
+ * equal prefixes.
  * @param size tokens of a page @param tile keys of a tile
  */
 export function sharedBeginnings(rows: readonly SingleRow[], size: number, tile: number): SharedBeginning[] {
-  const groups = Map.groupBy(rows, ({ pages }) => pages[heldByOthers(pages) - 1] as Page | undefined)
+  const groups = Map.groupBy(rows, ({ pages }) => pages[heldByEnough(pages) - 1] as Page | undefined)
   return [...groups].flatMap(([page, group]) => {
     if (!page || group.length < fewestShared) return []
     const [{ begin, pages }] = group
-    // Full, and seen whole: the page that a row's own token goes to is held for it alone.
+    // Each of these pages is full, and every row sees all of it: the page that a row writes its own token to is held by its sequence alone.
     const seen = (pages.indexOf(page) + 1) * size
     const keys = seen - (seen % tile)
     return keys < fewestTiles * tile ? [] : [{ table: begin, keys, rows: group.map(({ row }) => row) }]
   })
 }
 
-/** How many of a sequence's pages others hold, too. A binary search, since whoever holds a page holds all pages before it. */
-function heldByOthers(pages: readonly Page[]): number {
+/** How many of a sequence's pages enough sequences hold. A binary search, since whoever holds a page holds all pages before it. */
+function heldByEnough(pages: readonly Page[]): number {
   let [low, high] = [0, pages.length]
   while (low < high) {
     const middle = (low + high) >> 1
-    if (pages[middle].holders > 1) low = middle + 1
+    if (pages[middle].holders >= fewestShared) low = middle + 1
     else high = middle
   }
   return low

@@ -280,6 +280,16 @@ describe(`the scheduler, ${seedWords}`, () => {
     expect(Array.from({ length: rows }, (_, row) => info[4 * row + 2]).filter((keys) => keys > 0)).toHaveLength(10)
   })
 
+  it('goes through the beginning of all where each goes on with too few', () => {
+    const simulation = new Simulation(new Random(1), { pages: 60, maxPrefillRows: 96 })
+    const begin = Array.from({ length: 8 }, (_, i) => i + 1)
+    for (const own of [20, 20, 30, 30, 40, 40]) simulation.submit([...begin, ...Array<number>(9).fill(own)], 3)
+    for (let i = 0; i < 2; i++) simulation.step()
+    const { info, rows } = simulation.flight!
+    const shared = Array.from({ length: rows }, (_, row) => info[4 * row + 2])
+    expect(shared.filter((keys) => keys > 0)).toEqual(Array<number>(6).fill(8))
+  })
+
   it('finds the answer, too, where a conversation goes on: all but its last token, which was never computed', () => {
     const simulation = new Simulation(new Random(7), {})
     const first = simulation.submit([1, 2, 3], 7)
