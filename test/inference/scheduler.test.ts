@@ -395,6 +395,21 @@ describe(`the scheduler, ${seedWords}`, () => {
     expect([first.ids.length, second.ids.length]).toEqual([11, 8])
   })
 
+  it('waits with a sequence that lost its pages until what it drew has been read back, and with all behind it', () => {
+    const simulation = new Simulation(new Random(1), { pages: 4, maxPrefillRows: 64 })
+    const { scheduler } = simulation
+    const [first, second] = [simulation.submit([1, 1, 1, 1, 1], 11), simulation.submit([2, 2, 2], 8)]
+    while (scheduler.counts.preemptions === 0) simulation.step()
+    simulation.abort(first)
+    simulation.submit([3], 1)
+    second.pending = 1
+    scheduler.admit(() => 0)
+    expect([...scheduler.running]).toEqual([])
+    second.pending = 0
+    scheduler.admit(() => 0)
+    expect([...scheduler.running][0]).toBe(second)
+  })
+
   it('hands out no page that is still to be copied from, though the last to hold it loses it in the same step', () => {
     const simulation = new Simulation(new Random(1), { pages: 5, maxPrefillRows: 64 })
     // Two groups of two, both with a page in common that is not full. The first copies its own into the last page there is; the second has no page then,
