@@ -262,8 +262,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'eval/<env>/pass@<k>': {
     group: 'Evaluation',
-    formula:
-      'mean over tasks of 1 - C(n - c, k) / C(n, k), with c of n answers solved (reward >= 0.5); tasks with n < k left out',
+    formula: 'mean over tasks with n >= k answers of 1 - C(n - c, k) / C(n, k), with c answers solved (reward >= 0.5)',
     unit: fraction,
     healthy: 'rises; pass@1 rising while pass@8 falls is lost variety',
   },
