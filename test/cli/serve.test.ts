@@ -200,7 +200,7 @@ describe('serve', () => {
     [['--model', 'models/tiny', '--adapter', 'x'], /--adapter x: write it as NAME=DIR/],
     [['--model', 'models/tiny', '--served-model-name', 'tiny', '--adapter', 'tiny=x'], /tiny is the model's own name/],
     [['--model', 'models/tiny', '--port', '0', '--api-key', ''], /no request could carry it/],
-    [['--model', 'models/tiny', '--adapter-root', 'no/such'], /--adapter-root no\/such is not there/],
+    [['--model', 'models/tiny', '--adapter-root', 'no/such'], /--adapter-root no\/such does not exist/],
     [['--model', 'models/tiny', '--chat-template', 'no-such.jinja'], /--chat-template no-such\.jinja can't be read/],
     [
       ['--model', 'models/tiny', '--kv-cache-bytes', '100K', '--max-model-len', '512'],

@@ -55,7 +55,8 @@ describe('a folder', () => {
     const dir = copy()
     const [config, weights] = [join(dir, 'config.json'), join(dir, 'model.safetensors')]
     const raw = JSON.parse(readFileSync(config, 'utf8')) as Record<string, unknown>
-    writeFileSync(config, JSON.stringify({ ...raw, num_hidden_layers: 3 }))
+    const layers = { num_hidden_layers: 3, layer_types: Array.from({ length: 3 }, () => 'full_attention') }
+    writeFileSync(config, JSON.stringify({ ...raw, ...layers }))
     expect(await userErrorOf(() => openModel(dir))).toContain(`Tensor model.layers.2.input_layernorm.weight is missing in ${dir}`)
     writeFileSync(config, JSON.stringify({ ...raw, vocab_size: 500 }))
     expect(await userErrorOf(() => openModel(dir))).toBe(
