@@ -15,7 +15,7 @@ test('--help prints how a script is used, and a word that it does not know ends 
   const run = (...words: string[]) => spawnSync(process.execPath, ['bench/matmul.ts', ...words], { cwd: root, encoding: 'utf8' })
   const help = run('--help')
   expect([help.status, help.stderr]).toEqual([0, ''])
-  expect(help.stdout).toMatch(/^How fast are the products of a linear layer\?[^]*node bench\/matmul\.ts \[--rows/)
+  expect(help.stdout).toMatch(/^How fast are the matrix products of a linear layer\?[^]*node bench\/matmul\.ts \[--rows/)
   expect(help.stdout).not.toMatch(/\*\/|^ \*/m)
   const wrong = run('--row', '3')
   expect([wrong.status, wrong.stdout]).toEqual([2, ''])
