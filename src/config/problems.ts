@@ -1,6 +1,7 @@
 /** Turns what zod found into sentences: the key, the value it got, what is allowed, and what was probably meant. */
 import type * as z from 'zod'
 import { nearest } from '../common/errors.ts'
+import { variableProblem } from '../common/template-variables.ts'
 import { dotted, isTable, type Path, type Table, valueAt } from './compose.ts'
 import { backendOf, findForeign, judge, renamed } from './foreign.ts'
 import { allowedText, leafPaths, nodeAt, type SchemaNode } from './schema-tree.ts'
@@ -23,18 +24,10 @@ export function show(value: unknown): string {
   return text.length > 60 ? `${text.slice(0, 57)}...` : text
 }
 
-/** Variables that every template gets anyway, with each prompt's own values. */
-const OWN_VARIABLES = ['messages', 'tools', 'add_generation_prompt', 'continue_final_message', 'chat_template']
-
 /** What is wrong with chat_template_kwargs; undefined where nothing is. */
 export function templateProblem(value: unknown): string | undefined {
   if (!isTable(value)) return `chat_template_kwargs is ${show(value)}; it must be a table, as { enable_thinking = false }.`
-  const own = OWN_VARIABLES.find((name) => Object.hasOwn(value, name))
-  if (own) return `chat_template_kwargs.${own} is set for every prompt anyway. Remove it.`
-  const [name, text] = Object.entries(value).find(([, one]) => typeof one === 'string' && /^(true|false)$/iu.test(one)) ?? []
-  return (
-    name && `chat_template_kwargs.${name} is ${show(text)}, a text, and no text is false. Write ${String(text).toLowerCase()}.`
-  )
+  return variableProblem(value)
 }
 
 /** Every problem that the schema finds in `raw`. */

@@ -138,6 +138,13 @@ test("a row's own, as TRL's column has them, stand over those of the run", { tim
   await expect(loadRows([{ ...row, chat_template_kwargs: 'off' as never }])).rejects.toThrow(
     'dataset row 0: its chat_template_kwargs must be an object, as {"enable_thinking": false}, found "off".',
   )
+  // What a config may not hold, a row may not either.
+  await expect(loadRows([{ ...row, chat_template_kwargs: { messages: [] } }])).rejects.toThrow(
+    'dataset row 0: chat_template_kwargs.messages is set for every prompt anyway. Remove it.',
+  )
+  await expect(loadRows([{ ...row, chat_template_kwargs: { enable_thinking: 'false' } }])).rejects.toThrow(
+    'dataset row 0: chat_template_kwargs.enable_thinking is "false", a text, and no text is false. Write false.',
+  )
 })
 
 test('env check shows the prompt that a run with them has', async () => {
