@@ -148,8 +148,7 @@ export class StepCommands {
       return { inputs: room(slots * inputs, 'states'), states: room(slots * states, 'states') }
     })
     const pages = gpu.pool.acquire(sizes.maxTable * 4, 'engine pages')
-    const seesAll = Array.from({ length: config.layers }, (_, i) => !isDelta(config, i) && !headShape(config, i).window)
-    if (textures && seesAll.includes(true)) {
+    if (textures && layers.some((layer, i) => 'k' in layer && !headShape(config, i).window)) {
       const sharing = { lanes: cpuLanes(gpu).LANES, group: config.heads / config.kvHeads }
       const words = blockWords(roundRows(sizes.maxSequences), sharing)
       this.sharing = { ...sharing, blocks: gpu.pool.acquire(words * 4, 'engine blocks') }

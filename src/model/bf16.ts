@@ -2,6 +2,7 @@
  * Number formats of weight files. bf16 is the upper half of a float32: widening is exact, rounding is to nearest, ties to even, as
  * PyTorch's `.to(torch.bfloat16)`.
  */
+import type { TensorData } from './types.ts'
 
 /** Rounds float32 values to bf16 bits. A NaN stays a (quiet) NaN. Writes into `out` from `offset` where given. */
 export function roundToBf16(values: Float32Array, out = new Uint16Array(values.length), offset = 0): Uint16Array {
@@ -20,6 +21,9 @@ export function widenBf16(bits: Uint16Array): Float32Array {
   for (let i = 0; i < bits.length; i++) out[i] = bits[i] << 16
   return new Float32Array(out.buffer)
 }
+
+/** A tensor's values as float32, exactly. */
+export const floatsOf = (data: TensorData): Float32Array => (data.dtype === 'bf16' ? widenBf16(data.data) : data.data)
 
 /** Bits of the nearest half-precision values. */
 export const roundToF16 = (values: Float32Array): Uint16Array => new Uint16Array(new Float16Array(values).buffer)

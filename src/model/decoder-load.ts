@@ -10,7 +10,7 @@ import { holdUnits } from '../kernels/attention/units-check.ts'
 import { checkF16Range, useMatrixUnits } from '../kernels/common/matrix-units.ts'
 import { allocateTogether, allocateWeight, releaseWeight, writeWeight, type Weight } from '../kernels/common/weight.ts'
 import { allocateBlocks, allocateRooms, writeBlocks } from '../kernels/quantised/quantised.ts'
-import { roundToBf16, widenBf16 } from './bf16.ts'
+import { floatsOf, roundToBf16, widenBf16 } from './bf16.ts'
 import { headShape, type AttentionPart } from './attention-layer.ts'
 import { RotaryCache, type Decoder, type DecoderLayer } from './decoder.ts'
 import type { DeltaPart } from './delta-layer.ts'
@@ -194,7 +194,7 @@ class Loader {
   /** Values that are no matrix and no norm: few, so they stay as the files have them. */
   async #values(name: string): Promise<TrainedValues> {
     const read = await this.#tensor(name, false)
-    const data = floats(read)
+    const data = floatsOf(read)
     const buffer = this.#gpu.upload(data, name, { exact: true })
     this.#owned.push(buffer)
     const values: TrainedValues = { name, values: buffer }
@@ -217,7 +217,7 @@ class Loader {
     const biases: Float32Array[] = []
     for (const name of names) {
       matrices.push(await this.#matrixOf(`${name}.weight`))
-      if (withBias) biases.push(floats(await this.#tensor(`${name}.bias`)))
+      if (withBias) biases.push(floatsOf(await this.#tensor(`${name}.bias`)))
     }
     const alike = matrices.every((m) => kindOf(m) === kindOf(matrices[0]) && m.shape[1] === matrices[0].shape[1])
     const sets = alike ? [matrices] : matrices.map((m) => [m])
@@ -294,7 +294,7 @@ class Loader {
 
   async #matrix(name: string): Promise<{ weight: Weight; parameter?: Parameter }> {
     const read = await this.#tensor(name)
-    const data = this.#staysFloat32(name) ? ({ ...read, dtype: 'f32', data: floats(read) } as const) : read
+    const data = this.#staysFloat32(name) ? ({ ...read, dtype: 'f32', data: floatsOf(read) } as const) : read
     const [rows, columns] = data.shape
     const weight = allocateWeight(this.#gpu, name, rows, columns, data.dtype === 'bf16')
     this.#owned.push(weight)
@@ -312,7 +312,7 @@ class Loader {
   #master(name: string, data: TensorData): Parameter {
     const [rows, columns] = data.shape
     const parameter = this.#store.declare(name, rows, columns)
-    this.#fills.push(() => this.#store.write(parameter, floats(data)))
+    this.#fills.push(() => this.#store.write(parameter, floatsOf(data)))
     return parameter
   }
 
@@ -325,7 +325,7 @@ class Loader {
   /** @param fromOne whether it multiplies with 1 + its weight */
   async #norm(name: string, channels: number, fromOne = normsFromOne(this.#files.config)): Promise<Norm> {
     const { rmsNormEps: eps } = this.#files.config
-    const data = floats(await this.#tensor(`${name}.weight`))
+    const data = floatsOf(await this.#tensor(`${name}.weight`))
     const gain = this.#gpu.upload(gained(data, fromOne), `${name}.weight`, { exact: true })
     this.#owned.push(gain)
     const norm: Norm = { name, gain, fromOne, channels, eps }
@@ -364,8 +364,6 @@ class Loader {
 
 type Matrix = TensorData | TensorBlocks
 const kindOf = (matrix: Matrix): string => ('format' in matrix ? 'blocks' : matrix.dtype)
-
-const floats = (data: TensorData): Float32Array => (data.dtype === 'bf16' ? widenBf16(data.data) : data.data)
 
 /** A norm's gain from its weight in the files; in float32, as transformers' `1.0 + weight.float()`. */
 export const gained = (weight: Float32Array, fromOne = false): Float32Array => (fromOne ? weight.map((w) => 1 + w) : weight)

@@ -1,6 +1,6 @@
 /** Writes weights out as a Hugging Face folder, and folds adapters into weights. Tensors are made one at a time. */
 import { join } from 'node:path'
-import { roundToBf16, roundToF16, widenBf16 } from './bf16.ts'
+import { floatsOf, roundToBf16, roundToF16 } from './bf16.ts'
 import { jsonText, writeFolderWhole, writeWhole } from './files.ts'
 import { INDEX_FILE } from './hub.ts'
 import type { ModelFiles } from './open.ts'
@@ -93,19 +93,17 @@ function toWrite(tensor: TensorMaker): TensorToWrite {
   const data = async () => {
     const made = await tensor.read()
     if (made.dtype === dtype) return made.data
-    const values = floats(made)
+    const values = floatsOf(made)
     return dtype === 'f32' ? values : dtype === 'f16' ? roundToF16(values) : roundToBf16(values)
   }
   return { dtype: dtype.toUpperCase() as Uppercase<typeof dtype>, shape, data }
 }
 
-const floats = (data: TensorData): Float32Array => (data.dtype === 'f32' ? data.data : widenBf16(data.data))
-
 /** W + scale * B A on the CPU: every sum in float64, rounded to float32. `weight` is (outputs, inputs), A (r, inputs), B (outputs, r). */
 export function mergeAdapter(weight: TensorData, A: Float32Array, B: Float32Array, scale: number): TensorData {
   const [outputs, inputs] = weight.shape
   const r = A.length / inputs
-  const base = floats(weight)
+  const base = floatsOf(weight)
   const row = new Float64Array(inputs)
   const out = new Float32Array(outputs * inputs)
   for (let o = 0; o < outputs; o++) {

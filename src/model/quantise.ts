@@ -1,7 +1,7 @@
 /** Which matrices of a model are held in blocks of few bits, and 8-bit blocks of those that come without (the GPU's side: kernels/quantised). */
 import { UserError } from '../common/errors.ts'
 import { quantisedBytes, type QuantisedFormat } from '../kernels/quantised/quantised.ts'
-import { widenBf16 } from './bf16.ts'
+import { floatsOf } from './bf16.ts'
 import { linearShapes, weightCount } from './shapes.ts'
 import type { ModelConfig, Quantization, TensorBlocks, TensorSource } from './types.ts'
 
@@ -19,8 +19,8 @@ export async function readBlocks(tensors: TensorSource, name: string, format: Qu
     throw new UserError(
       `${name} is not in ${format} in these files, in which the model was loaded (quantization). Load a GGUF file of the same formats.`,
     )
-  const { dtype, shape, data } = await tensors.read(name)
-  return { format, shape, data: quantiseQ8(dtype === 'bf16' ? widenBf16(data) : data) }
+  const read = await tensors.read(name)
+  return { format, shape: read.shape, data: quantiseQ8(floatsOf(read)) }
 }
 
 /** The matrices that are held in blocks: their values and bytes together, and their formats. */
