@@ -25,9 +25,6 @@ export function cpuLanes(gpu: Gpu): { LANES: number; WIDE: number } {
   return { LANES, WIDE: Number(LANES === 16) }
 }
 
-/** Whether kernels for CPU drivers are laid out for 512 bits and multiply-adds of one instruction. */
-export const fusesWide = (gpu: Gpu): boolean => gpu.facts.fused && cpuLanes(gpu).WIDE === 1
-
 /**
  * GUARDED and APART of apart_cpu.wgsl: how many rows of a tile share a block of code, given its columns a lane. 32 registers hold some 16 sums with
  * their operands, 16 registers hold 8. One row, without blocks, where the driver's compiler keeps the order of the code.

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, map, within, type Count } from '../../gpu/size.ts'
-import { apartOf, cpuLanes, fusesWide, heldOf } from '../common/lanes.ts'
+import { apartOf, cpuLanes, heldOf } from '../common/lanes.ts'
 import { weightConstants, weightParams, type Weight } from '../common/weight.ts'
 import type { Extras, Part } from './part.ts'
 import { canStage, heldPanels, panelsOf, stage, stagePanels, stageRows, type Rows } from './stage.ts'
@@ -262,13 +262,11 @@ export function stagedBackwardWeight(
   dw: GpuBuffer | BufferRange,
   { alpha, accumulate, row }: { alpha: number; accumulate: boolean; row: number },
 ): void {
-  const { cpu } = gpu.facts
   const { LANES, WIDE } = cpuLanes(gpu)
   const held = heldOf(gpu, 64, 4)
-  // An unrolled iteration fills no more than the instruction cache, or on AMD's CPUs the smaller one of decoded instructions; longer ones gain where multiply-adds are fused, or where
-  // what is broadcast is an operand on the stack, so that its instructions are a multiply-add each.
-  const long = fusesWide(gpu) ? cpu !== 'amd' : cpu === 'other' && !WIDE
-  const TURN = long || (WIDE && held.HELD) ? 8 : 4
+  // Eight rows a turn are 2,048 multiply-adds of code: more than most CPUs' caches of instructions hold beside what another tenant of the core has there. A Zen 4 gains by them
+  // where vectors have 512 bits and what is broadcast is an operand on the stack.
+  const TURN = gpu.facts.cpu === 'zen4' && WIDE && held.HELD ? 8 : 4
   const [{ rows }] = dys
   const room = panelsOf(gpu, rows)
   const slices = dys.length > 1 ? [dys] : columnsOf(dys[0], room.columns).map((slice) => [slice])
