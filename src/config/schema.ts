@@ -120,7 +120,7 @@ export const microBatchFields = {
     .boolean()
     .default(true)
     .describe(
-      'Keep one hidden state a layer and compute the rest again in the backward pass: far less memory, about a quarter more work.',
+      'Keep one hidden state a layer and compute the rest again in the backward pass: far less memory, a fifth to a third more time.',
     ),
   keep_attention: z
     .boolean()

@@ -12,7 +12,7 @@ export const SAMPLER_METRICS: Readonly<Record<string, MetricInfo>> = {
     group: 'Sampler (backend = "vllm")',
     formula: 'mean over a fixed sequence of |logp of the sampler - logp of the trainer|, right after a push, at temperature 1',
     unit: 'nats',
-    healthy: 'flat: 1e-6 for a float32 sampler, 0.02 for bfloat16 (docs/mismatch.md)',
+    healthy: 'flat: under 1e-4 for a float32 sampler, 0.003 to 0.13 for bfloat16 (docs/mismatch.md)',
   },
   'inference/probe_moved': {
     group: 'Sampler (backend = "vllm")',

@@ -88,7 +88,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'is_truncated/mean': {
     group: 'Rollouts',
-    formula: 'rollouts cut off by max_tokens / rollouts that did not fail',
+    formula: 'rollouts cut off by max_tokens (of several turns also by max_seq_len or a time limit) / rollouts that did not fail',
     unit: fraction,
     healthy: `under ${LIMITS['is_truncated/mean'].high}; else raise trainer.args.max_tokens`,
     trl: 'completions/clipped_ratio',
