@@ -7,7 +7,7 @@ export const ckptSchema = z.strictObject({
     .min(0)
     .default(50)
     .describe(
-      'Checkpoint (weights, optimizer, data position, random state) every so many steps. There is always one at the end; 0: only that one. `save_steps` of [trainer.args] is the same key.',
+      'Checkpoint (weights, optimizer, position in the data) every so many steps. There is always one at the end; 0: only that one. `save_steps` of [trainer.args] is the same key.',
     ),
   keep_last: z
     .int()

@@ -176,7 +176,9 @@ const batchFields = {
     .int()
     .min(1)
     .optional()
-    .describe('Longest prompt in tokens; a longer one is refused. Default: 512, or less where max_seq_len leaves less room.'),
+    .describe(
+      'Longest prompt in tokens; a rollout with a longer one fails. Default: at most 512: what max_tokens leaves of max_seq_len, or a quarter of it where max_tokens is not set.',
+    ),
   max_tokens: z.int().min(1).optional().describe('Longest completion in tokens. Default: max_seq_len - max_prompt_len.'),
 }
 
@@ -361,7 +363,7 @@ export const modelFields = {
     .string()
     .min(1)
     .optional()
-    .describe('PEFT adapter folder to go on from. Its rank and modules must be those of this config.'),
+    .describe('PEFT adapter folder to go on from. Its rank, alpha and modules must be those of this config.'),
 }
 
 /** The whole file. `rlSchema.parse` fills every default that does not depend on another key. */

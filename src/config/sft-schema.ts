@@ -33,7 +33,11 @@ const newModel = z
   .describe('A new model from random weights, in place of `name`.')
 
 const dataSchema = z.strictObject({
-  path: z.string().min(1).optional().describe('JSONL file; a row has `prompt` and `completion`, or `messages`.'),
+  path: z
+    .string()
+    .min(1)
+    .optional()
+    .describe('File of rows (.jsonl, .json, .parquet); a row has `prompt` and `completion`, or `messages`.'),
   env: z
     .strictObject({
       id: z.string().min(1).describe('Environment whose own answers are the completions.'),
