@@ -75,7 +75,9 @@ export const inferenceFields = {
     .number()
     .positive()
     .default(900)
-    .describe('For vLLM only: seconds that the server may take until it answers.'),
+    .describe(
+      'For vLLM only: seconds that the server may take until it answers. One at base_url must answer within 30 seconds when the run starts, and within these when it goes away later.',
+    ),
   push_timeout: z
     .number()
     .positive()

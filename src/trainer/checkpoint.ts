@@ -5,7 +5,7 @@
  *     adapter_model.safetensors, adapter_config.json   the adapter as PEFT has it; or, of full training, a Hugging Face folder
  *     optimizer.safetensors                            both moments of each parameter, float32 or 8-bit codes with their scales (`.absmax`);
  *                                                      of full training its float32 value too
- *     state.json                                       step, counters, and what the caller adds (data position, random state)
+ *     state.json                                       step, counters, and what the caller adds (its position in the data)
  *     reference/                                       of a reference model that was moved on: its weights (reference-sync.ts)
  *     crc32.json                                       a sum of each of these files (checkpoint-sums.ts)
  *     STABLE                                           written last: the files and their sizes
@@ -67,7 +67,7 @@ export interface CheckpointState {
   bad_steps: number
   /** The best step up to this one, where the run keeps it. */
   best?: Best
-  /** The caller's: where it is in its data, its random state. */
+  /** The caller's: where it is in its data, from which its random draws follow. */
   extra: Record<string, unknown>
 }
 
