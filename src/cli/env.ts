@@ -14,7 +14,7 @@ export function register(program: Command): void {
   env
     .command('new')
     .description('Write NAME.ts, a small environment that runs as it is, into this folder.')
-    .argument('<name>', 'letters, digits and -')
+    .argument('<name>', 'letters, digits, - and _')
     .option('--kind <kind>', `${ENV_KINDS.join(', ')}`, 'single')
     .action(async (name: string, options: { kind: string }) => {
       const { newEnvironment } = await import('./env-new.ts')
