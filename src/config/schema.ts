@@ -27,7 +27,7 @@ export const runFields = {
     .regex(/^[\p{L}\p{N}_][\p{L}\p{N}_.+=@ -]{0,199}$/u, "the name of a folder: letters, digits, '-', '_' and '.', at most 200")
     .optional()
     .describe(
-      'Name of the run and of its folder. Default: a new one of environment, model and six digits, as in reverse-text--tiny--3fa9c1.',
+      'Name of the run and of its folder. Default: a new one of environment, model and six hex digits, as in reverse-text--tiny--3fa9c1.',
     ),
   output_dir: z.string().min(1).default('outputs').describe('The run is written to <output_dir>/<run_name>/.'),
   seed: z
