@@ -2,9 +2,7 @@
  * The matmul tier for CPU drivers with subgroups of 8 or 16 (lavapipe): which kernel, tile and staging a shape takes. What such a driver does with a shader,
  * and so why, is at the head of each kernel.
  */
-import { availableParallelism } from 'node:os'
 import { fileURLToPath } from 'node:url'
-import type { GpuFacts } from '../../gpu/adapter.ts'
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, map, within, type Count } from '../../gpu/size.ts'
@@ -88,65 +86,50 @@ const wasted = { nt: 0.08, nn: 0.04 }
 /** Rows (or columns) that tiles of so many compute, masked ones included. */
 const covered = (count: number, size: number): number => Math.ceil(count / size) * size
 
-/** A tile of 512 bits to choose from, and how long an output takes in it. */
-interface Shape {
-  rows: number
+/** A width of tiles, in columns, and how long a column takes in it. */
+interface Width {
   columns: number
   time: number
 }
-/** The driver's threads take equal numbers of a dispatch's tiles, and all wait for the last one. */
-const driverThreads = availableParallelism()
-
 /**
- * Tiles of 512 bits: the more columns a tile has, the more products a broadcast of x serves, but the more code it is (bench/LOG.md, "Zen 5 again", "Zen 4, larger tiles", "An Intel host that others share").
- * @param rows of a tile of at most 16
- * @param high whether 32 rows are worth while; half as many are, then, where the tiles are too few for the threads
+ * Tiles of 512 bits, `rows` high, in widths to choose from: the more columns a tile has, the more products a broadcast of x serves. Where a multiplication and an addition are apart, the code
+ * of 32 rows of more than 64 columns does not stay in the instruction cache, and AMD's Zen 5 is faster with 16 rows of 96, in fours of 64 (bench/LOG.md, "Zen 5 again"), but a Zen 4 with
+ * the largest. None: the usual tile.
  */
-function wideShapes({ facts }: Gpu, rows: number, high: boolean, inFours: boolean): Shape[] {
-  const low = shapes(rows, timesOf(facts))
-  // A Zen 5's front end is faster with 16 rows, in fours of 64 columns, where a multiplication and an addition are apart.
-  if (facts.cpu === 'amd' && !facts.fused) return inFours ? low.filter(({ columns }) => columns === 64) : low
-  if (!high) return low
-  return [...shapes(32, timesOf(facts)), ...low.map((shape) => ({ ...shape, time: shape.time * 1.08 }))]
+function wideShapes(gpu: Gpu, inFours: boolean): { rows: number; widths: Width[] } | undefined {
+  const { fused, cpu } = gpu.facts
+  if (!cpuLanes(gpu).WIDE) return undefined
+  if (cpu === 'zen4') return { rows: 32, widths: widths(1, 1.03, 1.1) }
+  if (fused) return { rows: 32, widths: cpu === 'amd' ? widths(1.09, 1, 1.07) : widths(1, 1.06, 1.1) }
+  if (cpu === 'other') return undefined
+  return { rows: 16, widths: inFours ? [{ columns: 64, time: 1 }] : widths(1.02, 1, 1.08) }
 }
-type Times = [of128: number, of96: number, of64: number]
-const shapes = (rows: number, times: Times): Shape[] => [128, 96, 64].map((columns, i) => ({ rows, columns, time: times[i] }))
-/** How long an output takes in tiles of each width. */
-function timesOf({ cpu, fused }: GpuFacts): Times {
-  if (cpu === 'zen4') return [1, 1.03, 1.1]
-  if (cpu === 'amd') return fused ? [1.09, 1, 1.07] : [1.02, 1, 1.08]
-  return fused ? [1, 1.06, 1.1] : [1.15, 0.97, 1]
-}
+const widths = (of128: number, of96: number, of64: number): Width[] => [
+  { columns: 128, time: of128 },
+  { columns: 96, time: of96 },
+  { columns: 64, time: of64 },
+]
 
 /**
  * The tile of a forward product. Rows are split evenly, so that 20 rows are 12 + 8 and not 16 + 4; columns likewise, in few widths.
  * @param columns of the weight, or of each of those that one dispatch takes, as a tile lies in one
  * @param inFours whether a lane should have a multiple of four columns
- * @param threads of the driver: with vectors of 512 bits the tile is taken with which they are through first
  */
-export function forwardTile(
-  gpu: Gpu,
-  rows: number,
-  columns: number | number[],
-  inFours = false,
-  threads = driverThreads,
-): { MT: number; NT: number } {
-  const { LANES, WIDE } = cpuLanes(gpu)
+export function forwardTile(gpu: Gpu, rows: number, columns: number | number[], inFours = false): { MT: number; NT: number } {
+  const { LANES } = cpuLanes(gpu)
   const tile = tilesOf(gpu).ntCpu
   const members = Array.isArray(columns) ? columns : [columns]
   const total = members.reduce((sum, n) => sum + n, 0)
   const MT = Math.min(16, Math.ceil(rows / Math.ceil(rows / 16) / 4) * 4)
   const takesHigh = rows > 16 && covered(rows, tile.rows) * (1 - wasted.nt) <= covered(rows, MT)
-  if (WIDE && isUsual(gpu, 'ntCpu') && total >= 64 && (takesHigh || MT === 16)) {
-    const fit = wideShapes(gpu, MT, takesHigh, inFours).filter(({ columns: width }) => !inFours || width % (4 * LANES) === 0)
-    const cost = ({ rows: height, columns: width, time }: Shape): number => {
-      const tiles = Math.ceil(rows / height) * members.reduce((sum, n) => sum + Math.ceil(n / width), 0)
-      return Math.ceil(tiles / threads) * height * width * time
-    }
-    const best = fit.reduce((least, shape) => (cost(shape) < cost(least) ? shape : least))
-    return { MT: best.rows, NT: best.columns / LANES }
-  }
   const computed = (width: number): number => members.reduce((sum, n) => sum + covered(n, width), 0)
+  const wide = isUsual(gpu, 'ntCpu') && total >= 64 && (takesHigh || MT === 16) ? wideShapes(gpu, inFours) : undefined
+  if (wide) {
+    const fit = wide.widths.filter(({ columns: width }) => !inFours || width % (4 * LANES) === 0)
+    const cost = ({ columns: width, time }: Width): number => computed(width) * time
+    const best = fit.reduce((least, width) => (cost(width) < cost(least) ? width : least))
+    return { MT: takesHigh ? wide.rows : MT, NT: best.columns / LANES }
+  }
   // An even number of vectors, as pairs of columns lie in a lane.
   const otherColumns = tile.columns !== 64 ? 64 : LANES === 16 ? 32 : 48
   // 144 columns are 3 x 48 and not 3 x 64, 128 are 2 x 64 and not 3 x 48; such a tile is 16 rows high, as more would not stay in the instruction cache.
