@@ -92,13 +92,15 @@ interface Width {
   time: number
 }
 /**
- * Tiles of 512 bits, `rows` high, in widths to choose from: the more columns a tile has, the more products a broadcast of x serves. Where a multiplication and an addition are apart, the code
+ * Tiles of 512 bits for so many rows, in widths to choose from: the more columns a tile has, the more products a broadcast of x serves. Where a multiplication and an addition are apart, the code
  * of 32 rows of more than 64 columns does not stay in the instruction cache, and AMD's Zen 5 is faster with 16 rows of 96, in fours of 64 (bench/LOG.md, "Zen 5 again"), but a Zen 4 with
  * the largest. None: the usual tile.
  */
-function wideShapes(gpu: Gpu, inFours: boolean): { rows: number; widths: Width[] } | undefined {
+function wideShapes(gpu: Gpu, rows: number, inFours: boolean): { rows: number; widths: Width[] } | undefined {
   const { fused, cpu } = gpu.facts
   if (!cpuLanes(gpu).WIDE) return undefined
+  // Fewer rows are measured on Intel's alone: up to 8, whose code is small, gain by more columns (bench/LOG.md, "An Intel host that others share").
+  if (rows < 16) return cpu === 'other' && rows <= 8 ? { rows, widths: widths(1.03, 1, 1.1) } : undefined
   if (cpu === 'zen4') return { rows: 32, widths: widths(1, 1.03, 1.1) }
   if (fused) return { rows: 32, widths: cpu === 'amd' ? widths(1.09, 1, 1.07) : widths(1, 1.06, 1.1) }
   if (cpu === 'other') return undefined
@@ -123,7 +125,7 @@ export function forwardTile(gpu: Gpu, rows: number, columns: number | number[], 
   const MT = Math.min(16, Math.ceil(rows / Math.ceil(rows / 16) / 4) * 4)
   const takesHigh = rows > 16 && covered(rows, tile.rows) * (1 - wasted.nt) <= covered(rows, MT)
   const computed = (width: number): number => members.reduce((sum, n) => sum + covered(n, width), 0)
-  const wide = isUsual(gpu, 'ntCpu') && total >= 64 && (takesHigh || MT === 16) ? wideShapes(gpu, inFours) : undefined
+  const wide = isUsual(gpu, 'ntCpu') && total >= 64 ? wideShapes(gpu, takesHigh ? 32 : MT, inFours) : undefined
   if (wide) {
     const fit = wide.widths.filter(({ columns: width }) => !inFours || width % (4 * LANES) === 0)
     const cost = ({ columns: width, time }: Width): number => computed(width) * time
