@@ -127,9 +127,11 @@ function listenToLauncher() {
 /** The pinned Node, or one that npm has put beside this package; undefined where there is none that is new enough. */
 function newerNode() {
   const pinned = join(root, '.node-version')
+  // As npm's packages of Node are named.
+  const system = process.platform === 'win32' ? 'win' : process.platform
   const folders = existsSync(pinned) ? [join(root, '.node', readFileSync(pinned, 'utf8').trim())] : []
   for (let folder = root; ; folder = dirname(folder)) {
-    for (const name of ['node', `node-${process.platform}-${process.arch}`]) folders.push(join(folder, 'node_modules', name))
+    for (const name of ['node', `node-${system}-${process.arch}`]) folders.push(join(folder, 'node_modules', name))
     if (folder === dirname(folder)) break
   }
   for (const folder of folders) {

@@ -38,7 +38,7 @@ set_up_node() {
   needed "Node $pinned_node into .node/" "TypeScript runs as it is from Node $oldest_node on, and the system's is $have" || return 0
   command -v npm >/dev/null || { warn "npm is missing, and Node comes through it: install Node $oldest_node or newer (nodejs.org), or on Debian run 'apt-get install nodejs npm', then run this again"; exit 1; }
   local os arch package
-  os=$(uname -s | tr '[:upper:]' '[:lower:]')
+  case $(uname -s) in MINGW* | MSYS* | CYGWIN*) os=win ;; *) os=$(uname -s | tr '[:upper:]' '[:lower:]') ;; esac
   case $(uname -m) in x86_64 | amd64) arch=x64 ;; aarch64 | arm64) arch=arm64 ;; *) arch=$(uname -m) ;; esac
   package=node-$os-$arch
   # beside its place, then moved: an interrupted download never looks like an installed one. npm checks the package's integrity.

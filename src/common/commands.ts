@@ -1,5 +1,5 @@
 /** Commands as they are printed for the user to copy: `node cli.js ...` in a checkout, by the package's bin and folder for the npm package. */
-import { dirname, join, relative } from 'node:path'
+import { dirname, join, relative, sep } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 /** Where package.json, cli.js and configs/ lie: of the checkout, or of the installed package. */
@@ -10,4 +10,5 @@ export const isCheckout = import.meta.url.endsWith('.ts')
 
 export const CLI = isCheckout ? 'node cli.js' : 'npx dawn-rl'
 export const TRAIN = isCheckout ? 'node train.js' : 'npx dawn-rl train'
-export const SCRIPTS = isCheckout ? 'scripts' : join(relative(process.cwd(), packageRoot), 'scripts')
+/** With slashes, as bash takes backslashes for something else. */
+export const SCRIPTS = isCheckout ? 'scripts' : join(relative(process.cwd(), packageRoot), 'scripts').replaceAll(sep, '/')

