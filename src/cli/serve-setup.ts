@@ -2,6 +2,7 @@
 import { readFile, realpath } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
+import { withoutMark } from '../common/texts.ts'
 import type { LogprobsMode } from '../common/types.ts'
 import { isOutOfMemory, type DeviceLostError } from '../gpu/errors.ts'
 import type { Gpu } from '../gpu/gpu.ts'
@@ -208,7 +209,7 @@ function adapterOf(text: string, modelNames: readonly string[]): { name: string;
 }
 
 async function textOf(file: string): Promise<string> {
-  return await readFile(file, 'utf8').catch((error: unknown) => {
+  return await readFile(file, 'utf8').then(withoutMark, (error: unknown) => {
     throw new UserError(`--chat-template ${file} can't be read: ${messageOf(error)}.`)
   })
 }

@@ -7,6 +7,7 @@
 import { readFileSync } from 'node:fs'
 import { parse, TomlError } from 'smol-toml'
 import { messageOf, UserError } from '../common/errors.ts'
+import { withoutMark } from '../common/texts.ts'
 import { CKPT_ALIASES } from './ckpt-schema.ts'
 import { pathKey, tomlPositions } from './toml-lines.ts'
 
@@ -41,10 +42,11 @@ export function readSource(file: string): Source {
 }
 
 /** Parses TOML text under the name `label`. Throws UserError with line and column for a syntax error. */
-export function sourceOf(text: string, label: string): Source {
+export function sourceOf(written: string, label: string): Source {
+  const text = withoutMark(written)
   let table: Table
   try {
-    table = parse(text.replace(/^\uFEFF/, ''))
+    table = parse(text)
   } catch (error) {
     if (!(error instanceof TomlError)) throw error
     throw new UserError(`${notToml(error, label)}\n${excerpt(error)}`)

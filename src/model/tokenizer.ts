@@ -104,7 +104,7 @@ export async function loadTokenizer(dir: string, eosTokenIds: readonly number[])
   const jinja = join(dir, 'chat_template.jinja')
   const legacy = join(dir, 'chat_template.json')
   let templates = tokenizerConfig.chat_template
-  if ((await kindOf(jinja)) === 'file') templates = await readTemplate(jinja)
+  if ((await kindOf(jinja)) === 'file') templates = await readText(jinja)
   else if ((await kindOf(legacy)) === 'file') {
     const { chat_template: older } = await readJson(legacy)
     if (templateOf(older) !== null) templates = older
@@ -113,14 +113,11 @@ export async function loadTokenizer(dir: string, eosTokenIds: readonly number[])
   for (const name of COPIED) if ((await kindOf(join(dir, name))) === 'file') files.push(name)
   const chatTemplate = templateOf(templates)
   const toolTemplate = files.includes(TOOL_TEMPLATE)
-    ? await readTemplate(join(dir, TOOL_TEMPLATE))
+    ? await readText(join(dir, TOOL_TEMPLATE))
     : templateOf(templates, 'tool_use')
   const tokenizerJson = await readJson(jsonPath)
   return makeTokenizer({ label: dir, tokenizerJson, tokenizerConfig, chatTemplate, toolTemplate, eosTokenIds, files })
 }
-
-/** An editor's mark at the beginning of the file is no text of a prompt. */
-const readTemplate = async (path: string) => (await readText(path)).replace(/^\ufeff/u, '')
 
 /** A template is a string, or a list of named ones: `default`, and `tool_use` for prompts that tell of tools. */
 function templateOf(value: unknown, name = 'default'): string | null {

@@ -88,7 +88,11 @@ test('serve has a default, and an endpoint is sent what the config says', { time
   const serve = ['serve', '--model', 'tiny', '--port', '0', '--log-level', 'silent']
   const start = (more: string[]) =>
     spawn(process.execPath, [cli, ...serve, ...more], { cwd: runs.dir, stdio: ['ignore', 'pipe', 'inherit'] })
-  const [plain, silent] = [start([]), start(['--default-chat-template-kwargs', '{"enable_thinking": false}'])]
+  // With the byte order mark of an editor on Windows, which must not become a part of every prompt.
+  runs.write('own.jinja', `\ufeff${template}`)
+  runs.write('generation_config.json', '\ufeff{}')
+  const files = ['--chat-template', 'own.jinja', '--generation-config', '.']
+  const [plain, silent] = [start([]), start([...files, '--default-chat-template-kwargs', '{"enable_thinking": false}'])]
   try {
     const [plainUrl, silentUrl] = await Promise.all([urlOf(plain), urlOf(silent)])
     expect(await tokens(silentUrl)).toBe(PROMPT + THOUGHT)

@@ -275,6 +275,12 @@ describe('one mistake is one sentence', () => {
     expect(errorOf(() => load('x.toml'))).toBe('x.toml: write @ before a config file: `@ x.toml`.')
   })
 
+  test('in a file that begins with a byte order mark, as editors on Windows write it', () => {
+    const text =
+      '\ufeff[trainer.args]\r\nmax_steps = 5\r\nseed = "x"\r\n[env]\r\nid = "reverse-text"\r\n[model]\r\nname = "models/tiny"\r\n'
+    expect(errorOf(() => parseConfig(text, 'a.toml'))).toMatch(/^a\.toml:3:1: /)
+  })
+
   test('of a table in the place of which there is a value: its short form', () => {
     expect(errorOf(() => parseConfig('model = 5\nenv = "reverse-text"\n', 'a.toml'))).toMatchInlineSnapshot(`
       "2 mistakes in the config:

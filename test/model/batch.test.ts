@@ -26,8 +26,8 @@ test('the golden batches, whose mask counts the tokens of case.json', async () =
   }
 })
 
-test('fields that are left out: every token but the first counts', async () => {
-  const [sample] = await read([{ input_ids: [3, 1, 4] }])
+test('fields that are left out: every token but the first counts; a byte order mark is none of it', async () => {
+  const [sample] = await read('\ufeff[{ "input_ids": [3, 1, 4] }]')
   expect(sample).toEqual({
     ids: Int32Array.of(3, 1, 4),
     lossMask: Uint8Array.of(0, 1, 1),
