@@ -37,9 +37,10 @@ const ownFolder = new URL('..', import.meta.url).pathname
 /** Where a user's code threw, as my_env.ts:12:3; undefined where our own code did, whose sentences say by themselves what is wrong. */
 export function placeInCode(error: unknown): string | undefined {
   const stack = error instanceof Error ? (error.stack ?? '') : ''
-  const places = [...stack.matchAll(/(?:file:\/\/|[ (])(\/[^\s()]+):\d+:\d+/gu)]
-  const place = places.find(([, path]) => !path.includes('/node_modules/'))
-  return place && !place[1].startsWith(ownFolder) ? basename(place[0]) : undefined
+  // To the end of the line: the folders of a path may have spaces and brackets in their names.
+  const places = [...stack.matchAll(/^ +at (?:.*?[ (])?(?:file:\/\/)?((?:\/|[A-Z]:\\).+):(\d+:\d+)\)?$/gmu)]
+  const place = places.find(([, path]) => !/[\\/]node_modules[\\/]/.test(path))
+  return place && !place[1].startsWith(ownFolder) ? `${basename(place[1])}:${place[2]}` : undefined
 }
 
 /**

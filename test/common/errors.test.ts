@@ -8,12 +8,12 @@ import { afterAll, expect, test } from 'vitest'
 const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-errors-'))
 afterAll(() => rmSync(folder, { recursive: true }))
 
-test("a place is told of a user's code and not of ours, in a folder with a space in its name too", async () => {
-  const common = join(folder, 'a copy/src/common')
+test("a place is told of a user's code and not of ours, in a folder with a space and brackets in its name too", async () => {
+  const common = join(folder, 'a copy (2)/src/common')
   mkdirSync(common, { recursive: true })
   cpSync(join(import.meta.dirname, '../../src/common/errors.ts'), join(common, 'errors.ts'))
   const thrown = 'export const thrown = new Error("no")\n'
-  const [ours, theirs] = [join(common, 'ours.ts'), join(folder, 'a copy/mine.ts')]
+  const [ours, theirs] = [join(common, 'ours.ts'), join(folder, 'a copy (2)/mine.ts')]
   writeFileSync(ours, thrown)
   writeFileSync(theirs, `\n${thrown}`)
   const code = `import { placeInCode } from ${JSON.stringify(join(common, 'errors.ts'))}
