@@ -68,7 +68,10 @@ function baseOf(source: EvalPlan['source']): string | undefined {
   return source.kind === 'model' && source.adapter !== undefined ? source.model : undefined
 }
 
-const safe = (text: string): string => text.replace(/^[./\\]+/u, '').replace(/[/\\]+/gu, '--').replace(/[^\w.@+=-]+/gu, '-') // prettier-ignore
+/** Most characters of a name in a folder's name, which file systems end at 255: of a longer one its end, which says more. */
+const MOST_OF_NAME = 120
+
+const safe = (text: string): string => text.replace(/^[./\\]+/u, '').replace(/[/\\]+/gu, '--').replace(/[^\w.@+=-]+/gu, '-').slice(-MOST_OF_NAME) // prettier-ignore
 
 /** Makes the folder, or with `resume` takes the newest one with the same settings. */
 export function openEvalFolder(work: EvalWork): EvalFolder {

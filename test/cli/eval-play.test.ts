@@ -1,7 +1,7 @@
 /** Which earlier evaluation `eval --resume` takes for the same one. */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
 import { openEvalFolder } from '../../src/cli/eval-play.ts'
 import type { EvalSource } from '../../src/cli/eval-plan.ts'
@@ -18,6 +18,11 @@ function open(model: string, source: EvalSource): string {
   } as unknown as Parameters<typeof openEvalFolder>[0]
   return openEvalFolder(work).path
 }
+
+test('a name of any length is a folder of its own, which says its end', () => {
+  const deep = `/home/${'a'.repeat(200)}/${'b'.repeat(130)}/qwen`
+  expect(basename(dirname(open(deep, { kind: 'model', model: deep })))).toMatch(/^short-answers--b+--qwen$/)
+})
 
 test('an adapter on another model, and a run of the same name in another folder, are not the same evaluation', () => {
   const on = (model: string) => open('adapters/a', { kind: 'model', model, adapter: 'adapters/a' })
