@@ -132,3 +132,13 @@ describe('refused in one sentence', () => {
     expect(() => parseArgs('e', { a: z.string() }, {})).toThrow('environment e: a is missing: expected string.')
   })
 })
+
+test('an environment in Python is refused on Windows, before anything is started', async () => {
+  const here = Object.getOwnPropertyDescriptor(process, 'platform')!
+  Object.defineProperty(process, 'platform', { ...here, value: 'win32' })
+  try {
+    await expect(loadEnvironment('./my_env.py', {}, { base: folder })).rejects.toThrow('which need Linux or macOS')
+  } finally {
+    Object.defineProperty(process, 'platform', here)
+  }
+})

@@ -7,6 +7,7 @@ import { serverFlags, vllmFlags } from '../../src/inference/vllm/flags.ts'
 import { distance, probePositions, staleBecause } from '../../src/inference/vllm/probe.ts'
 import { checkServed, COMPLETIONS, GENERATE, requestBody, takeStream, tellsLogprob } from '../../src/inference/vllm/requests.ts'
 import { VllmError } from '../../src/inference/vllm/api.ts'
+import { VllmServer } from '../../src/inference/vllm/server.ts'
 import { Sequence } from '../../src/inference/sequence.ts'
 import { becomes, pauseMs, withRetries } from '../../src/inference/vllm/wait.ts'
 import { sampling } from './helpers.ts'
@@ -129,6 +130,18 @@ describe('the probe', () => {
     const why = staleBecause(probe, noise)
     if (words) expect(why).toMatch(words)
     else expect(why).toBeUndefined()
+  })
+})
+
+describe('a server', () => {
+  it('is not started on Windows', async () => {
+    const here = Object.getOwnPropertyDescriptor(process, 'platform')!
+    Object.defineProperty(process, 'platform', { ...here, value: 'win32' })
+    try {
+      await expect(VllmServer.launch({ python: 'python' } as never)).rejects.toThrow('vLLM does not run on Windows')
+    } finally {
+      Object.defineProperty(process, 'platform', here)
+    }
   })
 })
 

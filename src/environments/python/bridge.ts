@@ -40,8 +40,12 @@ export function pythonOf(python: boolean | string | undefined, base: string): st
   return here.find((file) => existsSync(file))
 }
 
-/** @throws UserError with the command that installs it */
+/** @throws UserError with the command that installs it, and on Windows, whose processes have no groups and no sockets in folders, as bridge.py and verifiers need them */
 export function needPython(id: string, python: boolean | string | undefined, base: string): string {
+  if (process.platform === 'win32')
+    throw new UserError(
+      `environment ${id} is one of Python's, which need Linux or macOS. Under Windows, run dawn-rl in WSL for them.`,
+    )
   const found = pythonOf(python, base)
   const missing = found === undefined || (found.includes('/') && !existsSync(found))
   if (!missing) return found

@@ -34,9 +34,13 @@ export class VllmServer {
 
   /**
    * Starts the server; it answers requests only once it has loaded the model (`VllmHost.start` waits for that).
-   * @throws UserError where the Python is not there
+   * @throws UserError where the Python is not there, and on Windows, which has no /bin/sh and no vLLM
    */
   static async launch(options: LaunchOptions): Promise<VllmServer> {
+    if (process.platform === 'win32')
+      throw new UserError(
+        'vLLM does not run on Windows. Run dawn-rl in WSL, or leave backend = "vllm" out: the embedded engine needs none.',
+      )
     const python = findPython(options.python)
     const { logFile } = options
     if (python.includes('/') && !existsSync(python)) {
