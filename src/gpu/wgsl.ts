@@ -38,7 +38,7 @@ export function expandWgsl(path: string, constants: Constants): string {
 }
 
 function expandFile(path: string, constants: Constants, out: string[]): void {
-  const lines = readSource(path).split('\n')
+  const lines = readSource(path).split(/\r?\n/)
   expandLines(path, lines, 0, lines.length, { ...constants }, out)
 }
 

@@ -84,7 +84,7 @@ function safe(text: string): string {
  */
 export function openRunFolder(options: RunFolderOptions): RunFolder {
   const { outputDir, runName, configText, resume = false } = options
-  if (!/^[\p{L}\p{N}_][\p{L}\p{N}_.+=@ -]*$/u.test(runName) || runName.length > 200 || runName.endsWith('.')) {
+  if (!/^[\p{L}\p{N}_][\p{L}\p{N}_.+=@ -]*$/u.test(runName) || runName.length > 200 || /[. ]$/.test(runName)) {
     throw new UserError(
       `run_name ${JSON.stringify(runName)} cannot be the name of a folder: use letters, digits, '-', '_' and '.', at most 200.`,
     )

@@ -30,6 +30,11 @@ test('if, not, else, nested; an unknown name is false', () => {
   expect(body({})).toEqual(['none', 'not b'])
 })
 
+test('lines may end as on Windows', () => {
+  const text = '#if A // of this kind\r\na\r\n#else\r\nb\r\n#endif // A\r\n'
+  expect(expand(text, { A: 0 }).slice(1)).toEqual(['b'])
+})
+
 test('for repeats, nests, and evaluates integer expressions', () => {
   const text = '#for i in 0..N\nx$(i) = $(2*i+1) / $(i/2);\n#for j in i..2\ny$(i)_$(j)\n#end\n#end'
   expect(expand(text, { N: 2 }).slice(1)).toEqual(['x0 = 1 / 0;', 'y0_0', 'y0_1', 'x1 = 3 / 0;', 'y1_1'])

@@ -64,7 +64,7 @@ test('what cannot be a run folder is refused in one sentence', () => {
   expect(errorOf(() => open(base, { resume: true }), base)).toMatchInlineSnapshot(
     `"Nothing to resume: outputs/first does not exist. Leave --resume out to start it, or mend run_name."`,
   )
-  for (const runName of ['', '..', '../x', 'a/b', 'a\\b', '.hidden', 'a\n', 'a.', 'x'.repeat(201)]) {
+  for (const runName of ['', '..', '../x', 'a/b', 'a\\b', '.hidden', 'a\n', 'a.', 'a ', 'x'.repeat(201)]) {
     expect(errorOf(() => open(base, { runName }), base)).toContain('cannot be the name of a folder')
   }
   expect(errorOf(() => open(join(base, 'file'), {}), base)).toContain('Cannot make the run folder')
