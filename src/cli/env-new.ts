@@ -1,12 +1,13 @@
 /** The files that `env new` writes: small environments that run as they are. */
-import { existsSync, writeFileSync } from 'node:fs'
+import { existsSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { CLI, TRAIN } from '../common/commands.ts'
 import { nearest, UserError } from '../common/errors.ts'
+import { unwritten } from './out-file.ts'
 
 export const ENV_KINDS = ['single', 'multi', 'tools'] as const
 
-/** Writes `<folder>/<name>.ts` and returns what to do next. Throws UserError for a bad name or kind, and where the file exists. */
+/** Writes `<folder>/<name>.ts` and returns what to do next. Throws UserError for a bad name or kind, and where the file exists or cannot be written. */
 export function newEnvironment(name: string, kind: string, folder: string): string {
   if (!/^[A-Za-z][\w-]{0,63}$/u.test(name))
     throw new UserError(`env new: "${name}" is no name; use letters, digits, - and _, beginning with a letter.`)
@@ -17,7 +18,13 @@ export function newEnvironment(name: string, kind: string, folder: string): stri
   }
   const path = join(folder, `${name}.ts`)
   if (existsSync(path)) throw new UserError(`env new: ${path} is there already; choose another name, or delete it.`)
-  writeFileSync(path, sources[known](name))
+  try {
+    writeFileSync(path, sources[known](name))
+  } catch (error) {
+    // On a full disk an empty file, which would be there already the next time.
+    rmSync(path, { force: true })
+    unwritten(path)(error)
+  }
   return [
     `wrote ${name}.ts`,
     `look at it:  ${CLI} env check ./${name}.ts`,

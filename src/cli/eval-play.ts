@@ -22,6 +22,7 @@ import { Meter, Slots } from '../orchestrator/slots.ts'
 import type { EvalEnvironment, EvalOptions, EvalPlan } from './eval-plan.ts'
 import { passAllK, passKs, type EvalScore } from './eval-score.ts'
 import type { EvalTarget } from './eval-targets.ts'
+import { unwritten } from './out-file.ts'
 import { versionOf } from './version.ts'
 
 interface EvalWork {
@@ -85,9 +86,19 @@ export function openEvalFolder(work: EvalWork): EvalFolder {
     if (same.length > 0) return { path: same[0], done: wholeExamples(same[0], work.environment) }
   }
   const path = join(root, randomBytes(4).toString('hex'))
-  makeFolder(path)
-  writeFileAtomic(join(path, 'metadata.json'), `${JSON.stringify(settings, null, 2)}\n`)
+  intoFolder(path, () => {
+    makeFolder(path)
+    writeFileAtomic(join(path, 'metadata.json'), `${JSON.stringify(settings, null, 2)}\n`)
+  })
   return { path, done: [] }
+}
+
+function intoFolder(path: string, write: () => void): void {
+  try {
+    write()
+  } catch (error) {
+    unwritten(path)(error)
+  }
 }
 
 function agrees(file: string, settings: Record<string, unknown>): boolean {
@@ -172,7 +183,7 @@ export async function playEval(
     const made = scored.map((rollout) =>
       rolloutRow(0, 'eval', { rollout: { ...rollout, env: environment.name }, advantage: null }),
     )
-    appendFileSync(join(folder.path, 'results.jsonl'), linesOf(made))
+    intoFolder(folder.path, () => appendFileSync(join(folder.path, 'results.jsonl'), linesOf(made)))
     rows.push(...made)
     told(rows)
   }
@@ -188,7 +199,7 @@ export function finishEval(
   score: EvalScore,
   seconds: number,
 ): void {
-  writeFileAtomic(join(folder.path, 'results.jsonl'), linesOf(rows))
+  intoFolder(folder.path, () => writeFileAtomic(join(folder.path, 'results.jsonl'), linesOf(rows)))
   const scored = rows.filter((row) => row.reward !== null)
   const names = [...new Set(scored.flatMap((row) => Object.keys(row.metrics)))]
   const groups = [...Map.groupBy(scored, (row) => row.example_id).values()]
@@ -218,5 +229,5 @@ export function finishEval(
     state_columns: [],
     tools: work.environment.env.tools ?? null,
   }
-  writeFileAtomic(join(folder.path, 'metadata.json'), `${JSON.stringify(metadata, null, 2)}\n`)
+  intoFolder(folder.path, () => writeFileAtomic(join(folder.path, 'metadata.json'), `${JSON.stringify(metadata, null, 2)}\n`))
 }

@@ -4,6 +4,7 @@ import { UserError } from '../common/errors.ts'
 import type { TensorToWrite } from '../model/safetensors.ts'
 import { reporter, withDecoder, withModelAndBatch, type ModelBatchOptions } from './model-batch.ts'
 import { jsonObject, notNegative, number } from './options.ts'
+import { unwritten } from './out-file.ts'
 
 interface GradOptions extends ModelBatchOptions {
   loss: string
@@ -127,7 +128,7 @@ async function grad(words: string[], asked: GradOptions, command: Command): Prom
       // The tensor's name in an adapter file.
       if (options.adapter !== undefined) tensors.set(`base_model.model.${parameter.name}`, tensor)
     }
-    await writeSafetensors(options.out, tensors)
+    await writeSafetensors(options.out, tensors).catch(unwritten(`--out ${options.out}`))
     const seconds = ((performance.now() - start) / 1000).toFixed(1)
     console.log(
       `${options.out}: ${loss.name} loss ${result.loss.toPrecision(6)}, gradient norm ${norm.toPrecision(6)}, ${store.parameters.length} tensors, ${batch.lossTokenCount} loss tokens in ${result.microBatches} micro-batches (${seconds} s)`,

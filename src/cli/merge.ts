@@ -3,8 +3,7 @@
  * becomes a folder that transformers and vLLM read.
  */
 import type { Command } from 'commander'
-import { isSystemError, UserError } from '../common/errors.ts'
-import { checkModelFolder } from './out-file.ts'
+import { checkModelFolder, unwritten } from './out-file.ts'
 import { stopOnSignal } from './stop.ts'
 
 interface MergeOptions {
@@ -38,11 +37,9 @@ async function merge(options: MergeOptions): Promise<void> {
   const stop = stopOnSignal('what was written is removed')
   const { signal } = stop
   try {
-    await writeMerged(options.out, model, adapter, { replace: options.force === true, signal }).catch((error: unknown) => {
-      if (isSystemError(error))
-        throw new UserError(`--out ${options.out} cannot be written: ${error.message}. Name another place, or make room there.`)
-      throw error
-    })
+    await writeMerged(options.out, model, adapter, { replace: options.force === true, signal }).catch(
+      unwritten(`--out ${options.out}`),
+    )
     const changed = adapter ? ` with the ${adapter.tensors.size} changed layers of ${options.adapter}` : ''
     const without = (await model.tokenizerOrNull()) ? '' : ' (without a tokenizer: the model came without one)'
     const dtype = model.kind === 'gguf' ? ', in bf16' : ''

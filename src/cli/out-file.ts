@@ -1,7 +1,7 @@
 /** Checks the file or folder of `--out` before the work: verbs work for minutes until they write it. */
 import { accessSync, closeSync, constants, existsSync, openSync, readdirSync, rmdirSync, rmSync, statSync } from 'node:fs'
 import { dirname, join } from 'node:path'
-import { messageOf, UserError } from '../common/errors.ts'
+import { isSystemError, messageOf, UserError } from '../common/errors.ts'
 import { makeFolder } from '../common/folders.ts'
 
 /** Makes the folder of the file. @throws UserError where nothing can be written there */
@@ -13,6 +13,18 @@ export function checkOut(path: string): void {
     if (!isThere) rmSync(path)
   } catch (error) {
     throw new UserError(`--out ${path} cannot be written: ${messageOf(error)}. Name another file.`)
+  }
+}
+
+/**
+ * What to do with an error of writing, later: a disk may be full by then, or gone.
+ * @param place as the user named it: `--out FILE`
+ * @throws UserError for an error of the system, and any other as it is
+ */
+export function unwritten(place: string): (error: unknown) => never {
+  return (error) => {
+    if (!isSystemError(error)) throw error
+    throw new UserError(`${place} cannot be written: ${error.message}. Name another place, or make room there.`)
   }
 }
 

@@ -1,6 +1,7 @@
 /** `score`: the log-probability and entropy of every token of a batch. */
 import type { Command } from 'commander'
 import { reporter, withDecoder, withModelAndBatch, type ModelBatchOptions } from './model-batch.ts'
+import { unwritten } from './out-file.ts'
 
 /** Adds the verb to the program. */
 export function register(program: Command): void {
@@ -33,7 +34,7 @@ async function score(options: ModelBatchOptions): Promise<void> {
     await writeSafetensors(options.out, {
       logprobs: { dtype: 'F32', shape: [tokens], data: logprobs },
       entropy: { dtype: 'F32', shape: [tokens], data: entropy },
-    })
+    }).catch(unwritten(`--out ${options.out}`))
     const scored = tokens - samples.length
     const mean = (values: Float32Array) => (scored === 0 ? 0 : values.reduce((a, b) => a + b, 0) / scored).toFixed(4)
     const seconds = ((performance.now() - start) / 1000).toFixed(1)

@@ -28,6 +28,15 @@ async function check(id: string, args = '{}'): Promise<string> {
 }
 
 describe('env new', () => {
+  test('leaves no empty file on a full disk, and says so', () => {
+    const words = [process.execPath, cli, 'env', 'new', 'full']
+    const options = { cwd: folder, encoding: 'utf8' } as const
+    // Files may have no byte, and who writes one is not ended but told.
+    const { status, stderr } = spawnSync('bash', ['-c', `trap '' XFSZ; ulimit -f 0; exec "$@"`, 'bash', ...words], options)
+    expect({ status, stderr }).toEqual({ status: 2, stderr: expect.stringMatching(/full\.ts cannot be written: EFBIG/) })
+    expect(existsSync(join(folder, 'full.ts'))).toBe(false)
+  })
+
   test.each(['single', 'multi', 'tools'])('writes a %s environment that runs as it is', (kind) => {
     const made = run('new', `my-${kind}`, '--kind', kind)
     expect(made, made.stderr).toMatchObject({

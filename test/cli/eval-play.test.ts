@@ -1,20 +1,21 @@
 /** Which earlier evaluation `eval --resume` takes for the same one. */
-import { mkdtempSync, rmSync } from 'node:fs'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { basename, dirname, join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
 import { openEvalFolder } from '../../src/cli/eval-play.ts'
 import type { EvalSource } from '../../src/cli/eval-plan.ts'
+import { UserError } from '../../src/common/errors.ts'
 
 const outputDir = mkdtempSync(join(tmpdir(), 'dawn-rl-eval-'))
 afterAll(() => rmSync(outputDir, { recursive: true }))
 
-function open(model: string, source: EvalSource): string {
+function open(model: string, source: EvalSource, folder = outputDir): string {
   const work = {
     target: { label: 'x', model },
     environment: { name: 'short-answers', args: {}, rows: [], k: 1 },
     plan: { sampling: { seed: 1, temperature: 1 }, extra: {}, source, strategy: 'interleaved', toolCallParser: 'auto' },
-    options: { outputDir, resume: true, seed: 42, split: 'eval', solvedAt: 0.5 },
+    options: { outputDir: folder, resume: true, seed: 42, split: 'eval', solvedAt: 0.5 },
   } as unknown as Parameters<typeof openEvalFolder>[0]
   return openEvalFolder(work).path
 }
@@ -22,6 +23,14 @@ function open(model: string, source: EvalSource): string {
 test('a name of any length is a folder of its own, which says its end', () => {
   const deep = `/home/${'a'.repeat(200)}/${'b'.repeat(130)}/qwen`
   expect(basename(dirname(open(deep, { kind: 'model', model: deep })))).toMatch(/^short-answers--b+--qwen$/)
+})
+
+test('a folder that cannot be made is told in a sentence', () => {
+  const file = join(outputDir, 'file')
+  writeFileSync(file, '')
+  const make = () => open('models/x', { kind: 'model', model: 'models/x' }, file)
+  expect(make).toThrow(UserError)
+  expect(make).toThrow(/file.short-answers--models--x.\w{8} cannot be written: ENOTDIR/)
 })
 
 test('an adapter on another model, and a run of the same name in another folder, are not the same evaluation', () => {

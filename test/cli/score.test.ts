@@ -1,6 +1,6 @@
 /** `score` as a user runs it. */
 import { spawnSync } from 'node:child_process'
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -117,4 +117,18 @@ describe('says in a sentence what is wrong, and exits with 2', () => {
     expect(err).toMatch(sentence)
     expect(err).not.toContain('    at ')
   })
+})
+
+test('a disk that is full when it has scored is told in a sentence', () => {
+  const hook = `import files from 'node:fs/promises'
+    import { syncBuiltinESMExports } from 'node:module'
+    const { open } = files
+    const full = () => { throw Object.assign(new Error('ENOSPC: no space left on device, write'), { code: 'ENOSPC', syscall: 'write' }) }
+    files.open = async (path, ...words) => (String(path).includes('.partial-') ? full() : open(path, ...words))
+    syncBuiltinESMExports()`
+  const words = [`--import=data:text/javascript,${encodeURIComponent(hook)}`, cli, 'score', ...of(golden)]
+  const run = spawnSync(process.execPath, [...words, '--out', join(folder, 'full.safetensors')], { encoding: 'utf8' })
+  expect(run.status, run.stderr).toBe(2)
+  expect(run.stderr).toMatch(/--out .*full\.safetensors cannot be written: ENOSPC.+ make room there\.\n$/)
+  expect(existsSync(join(folder, 'full.safetensors'))).toBe(false)
 })

@@ -1,6 +1,6 @@
 /** `cli.js sft` as one runs it: a real process, real files. */
 import { spawn, spawnSync } from 'node:child_process'
-import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { expect, test } from 'vitest'
@@ -88,6 +88,31 @@ const data = () => {
   ) // prettier-ignore
   return write('data.jsonl', rows.map((row) => JSON.stringify(row)).join('\n'))
 }
+
+test('saves into the folder that the model came from, where no file is open then: Windows renames none with one', async () => {
+  const own = join(folder, 'own')
+  cpSync(join(root, 'models/tiny'), own, { recursive: true })
+  const hook = write(
+    'renames.mjs',
+    `
+    import { readdirSync, readlinkSync } from 'node:fs'
+    import files from 'node:fs/promises'
+    import { syncBuiltinESMExports } from 'node:module'
+    const { rename } = files
+    const link = (fd) => { try { return readlinkSync('/proc/self/fd/' + fd) } catch { return '' } }
+    files.rename = async (from, to) => {
+      const open = readdirSync('/proc/self/fd').map(link).find((path) => path.startsWith(from + '/'))
+      if (open) throw new Error('open as its folder is renamed: ' + open)
+      return await rename(from, to)
+    }
+    syncBuiltinESMExports()`,
+  )
+  const env = existsSync('/proc/self/fd') ? { NODE_OPTIONS: `--import=${pathToFileURL(hook).href}` } : {}
+  const args = `use_lora = false\nmax_steps = 1\nsave_to = ${JSON.stringify(own)}`
+  const saved = await sftWith(env, '@', config('own.toml', `model = ${JSON.stringify(own)}`, args), '--run-name', 'own')
+  expect(saved.code, saved.text).toBe(0)
+  expect(saved.text).toContain(`model: ${own}`)
+})
 
 test('makes a model from nothing, goes on where it stopped with the same numbers, and trains an adapter on what it made', async () => {
   const made = join(folder, 'made')
