@@ -35,6 +35,8 @@ interface WriteModelOptions {
   replace?: boolean
   /** Largest size of one file. */
   shardBytes?: number
+  /** Called when all is read and written, before the folder takes its name. */
+  written?: () => void
 }
 
 /**
@@ -42,7 +44,11 @@ interface WriteModelOptions {
  * folder, whole or not at all. Throws UserError where the folder is there already.
  */
 export async function writeModelFolder(dir: string, model: ModelToWrite, options: WriteModelOptions = {}): Promise<void> {
-  await writeFolderWhole(dir, (aside) => writeModelFiles(aside, model, options.shardBytes), options)
+  const fill = async (aside: string) => {
+    await writeModelFiles(aside, model, options.shardBytes)
+    options.written?.()
+  }
+  await writeFolderWhole(dir, fill, options)
 }
 
 /** The files of `writeModelFolder`, into a folder that is there: for a checkpoint, whose own folder is what becomes whole. */
