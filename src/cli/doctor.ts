@@ -12,6 +12,7 @@ import { isCheckout, packageRoot } from '../common/commands.ts'
 import { cacheFault, isLavapipe } from '../gpu/driver-cache.ts'
 import type { AdapterFacts } from '../gpu/inventory.ts'
 import { messageOf } from '../common/errors.ts'
+import { shellWord } from '../monitor/format.ts'
 import { block, json } from './doctor-text.ts'
 import { installedFolder, versionOf } from './version.ts'
 
@@ -174,7 +175,7 @@ function reinstall(): string {
 function driverCommand(): string {
   if (process.platform !== 'linux') return 'update the graphics driver'
   const script = relative(process.cwd(), join(packageRoot, 'scripts/setup.sh'))
-  return `${process.getuid?.() === 0 ? '' : 'sudo '}bash ${script} --driver`
+  return `${process.getuid?.() === 0 ? '' : 'sudo '}bash ${shellWord(script)} --driver`
 }
 
 function commit(): string {

@@ -38,9 +38,10 @@ export function watchLoop(limitMs = 60_000): { close(): void } {
   const view = new Int32Array(beats)
   const everyMs = limitMs / looks
   const timer = setInterval(() => Atomics.add(view, 0, 1), everyMs).unref()
+  const kill = process.platform === 'win32' ? `taskkill /F /PID ${process.pid}` : `kill -9 ${process.pid}`
   const stuck =
     `the run has been held up for SECONDS s by code that computes without a pause: a reward, an environment or a loss in TypeScript? ` +
-    `No limit and no Ctrl-C reaches it. \`kill -9 ${process.pid}\` ends the run, and --resume goes on from its newest checkpoint.`
+    `No limit and no Ctrl-C reaches it. \`${kill}\` ends the run, and --resume goes on from its newest checkpoint.`
   const workerData = { beats, looks, everyMs, stuck, again: 'the run goes on.' }
   const worker = new Worker(thread, { eval: true, workerData, execArgv: [], env: {} })
   worker.unref()

@@ -121,10 +121,15 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
   // Where no adapter has the name, Dawn throws an error that lists the adapters.
   const adapter = await findAdapter(gpu).catch(() => null)
   if (!adapter) {
+    // The script installs drivers of Linux only.
+    const mend =
+      process.platform === 'linux'
+        ? `Run 'bash ${SCRIPTS}/setup.sh' to install a software one, or '${CLI} doctor' to see why.`
+        : `Update the graphics driver, or run '${CLI} doctor' to see why.`
     throw new UserError(
       name
         ? `No WebGPU adapter has '${name}' in its name (DAWN_RL_ADAPTER). '${CLI} doctor' lists those that are here.`
-        : `No WebGPU adapter was found on this machine. Run 'bash ${SCRIPTS}/setup.sh' to install a software one, or '${CLI} doctor' to see why.`,
+        : `No WebGPU adapter was found on this machine. ${mend}`,
     )
   }
   const features = new Set<string>(adapter.features)

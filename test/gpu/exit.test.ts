@@ -54,6 +54,16 @@ describe('no adapter', () => {
     expect(out).toMatch(/^UserError: No WebGPU adapter was found on this machine\. Run 'bash scripts\/setup\.sh'/)
     expect(code).toBe(0)
   })
+  test('on a machine that is no Linux: no word of the script, which installs nothing there', async () => {
+    // The package chooses its binary by the platform as it is imported.
+    const elsewhere = `await import(${JSON.stringify(import.meta.resolve('webgpu'))})
+      Object.defineProperty(process, 'platform', { value: 'darwin' })`
+    const none = { VK_DRIVER_FILES: '/nonexistent', VK_ICD_FILENAMES: '/nonexistent', DAWN_RL_ADAPTER: '' }
+    const { out } = await end(['--input-type=module', '-e', elsewhere + open], none)
+    expect(out).toMatch(
+      /^UserError: No WebGPU adapter was found on this machine\. Update the graphics driver, or run 'node cli.js doctor'/,
+    )
+  })
   test('of the name that was asked for', async () => {
     const { out } = await run({ DAWN_RL_ADAPTER: 'no such card' })
     expect(out).toMatch(/^UserError: No WebGPU adapter has 'no such card' in its name/)
