@@ -59,7 +59,10 @@ export function sourceOf(written: string, label: string): Source {
 
 /** Where and why a text is not valid TOML, without quoting it. */
 export function notToml({ message, line, column }: TomlError, label: string): string {
-  return `${label}:${line}:${column} is not valid TOML: ${message.split('\n')[0].replace(/^Invalid TOML document: /, '')}.`
+  const why = message.split('\n')[0].replace(/^Invalid TOML document: /, '')
+  // As a path of Windows is written: "C:\models", "C:\Users".
+  const hint = /escape/.test(why) ? ' A path is written with slashes, or in single quotes, where a backslash is one.' : ''
+  return `${label}:${line}:${column} is not valid TOML: ${why}.${hint}`
 }
 
 /** Characters of a line that are shown on either side of a mistake: a line may hold a whole data set. */

@@ -275,6 +275,14 @@ describe('one mistake is one sentence', () => {
     expect(errorOf(() => load('x.toml'))).toBe('x.toml: write @ before a config file: `@ x.toml`.')
   })
 
+  test('of a path of Windows in double quotes, where a backslash begins an escape', () => {
+    for (const path of ['C:\\models\\x', 'C:\\Users\\x']) {
+      const told = errorOf(() => parseConfig(`model = "${path}"`, 'a.toml'))
+      expect(told).toMatch(/^a\.toml:1:1\d is not valid TOML: .+escape.*\. A path is written with slashes, or in single quotes/)
+    }
+    expect(parseConfig("model = 'C:\\models\\x'\n[env]\nid = 'reverse-text'").config.model.name).toBe('C:\\models\\x')
+  })
+
   test('in a file that begins with a byte order mark, as editors on Windows write it', () => {
     const text =
       '\ufeff[trainer.args]\r\nmax_steps = 5\r\nseed = "x"\r\n[env]\r\nid = "reverse-text"\r\n[model]\r\nname = "models/tiny"\r\n'
