@@ -4,6 +4,7 @@ import type { OpenAI } from 'openai'
 import { parse, TomlError } from 'smol-toml'
 import { causeOf, messageOf, nearest, UserError } from '../common/errors.ts'
 import { fetchWhole } from '../common/patient-fetch.ts'
+import { textOfBytes } from '../common/texts.ts'
 import { notToml } from '../config/compose.ts'
 import { ContextFullError } from '../environments/chat.ts'
 import { replyText } from '../environments/judge.ts'
@@ -30,8 +31,9 @@ const ENDPOINT_FILES = ['configs/endpoints.toml', 'endpoints.toml']
 export function readEndpoints(file: string): Map<string, Endpoint> {
   let table: Record<string, unknown>
   try {
-    table = parse(readFileSync(file, 'utf8'))
+    table = parse(textOfBytes(readFileSync(file), file))
   } catch (error) {
+    if (error instanceof UserError) throw error
     // Without quoting the line, which may hold a key.
     throw new UserError(error instanceof TomlError ? notToml(error, file) : `${file} can't be read: ${messageOf(error)}.`)
   }

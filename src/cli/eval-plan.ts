@@ -6,6 +6,7 @@ import { CLI } from '../common/commands.ts'
 import { messageOf, UserError } from '../common/errors.ts'
 import { stepFolders } from '../common/folders.ts'
 import { hashSeed, Random } from '../common/random.ts'
+import { textOfBytes } from '../common/texts.ts'
 import type { SamplingParams } from '../common/types.ts'
 import { isTable } from '../config/compose.ts'
 import { parseConfig, parseEvalConfig, parseSftConfig } from '../config/load.ts'
@@ -202,8 +203,9 @@ const isSft = (table: Record<string, unknown>): boolean => 'data' in table
 function readFile(file: string): Asked {
   let text: string
   try {
-    text = readFileSync(file, 'utf8')
+    text = textOfBytes(readFileSync(file), file)
   } catch (error) {
+    if (error instanceof UserError) throw error
     throw new UserError(`${file || 'the file after @'} can't be read: ${messageOf(error)}.`)
   }
   const table = tableOf(text)
@@ -298,7 +300,7 @@ function sourceOf(options: EvalOptions, { config, model: named }: Asked): EvalSo
 
 function runSource(dir: string, options: EvalOptions): RunSource {
   const file = join(dir, 'config.toml')
-  const text = readFileSync(file, 'utf8')
+  const text = textOfBytes(readFileSync(file), file)
   const { model, trainer } = isSft(tableOf(text)) ? parseSftConfig(text, file).config : parseConfig(text, file).config
   const named = options.model ?? model.name
   // A new model made by sft has no base, only checkpoints.

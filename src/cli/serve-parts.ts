@@ -2,7 +2,7 @@
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
-import { withoutMark } from '../common/texts.ts'
+import { textOfBytes } from '../common/texts.ts'
 import type { Grammars } from '../inference/grammar/types.ts'
 import { templateThinks } from '../inference/parsers/reasoning.ts'
 import { toolParser } from '../inference/parsers/tools/index.ts'
@@ -81,8 +81,9 @@ async function defaultsOf(where: string, model: ModelFiles): Promise<SamplingDef
   if (where !== 'auto') {
     const path = where.endsWith('.json') ? where : join(where, 'generation_config.json')
     try {
-      raw = JSON.parse(withoutMark(await readFile(path, 'utf8'))) as Record<string, unknown>
+      raw = JSON.parse(textOfBytes(await readFile(path), path)) as Record<string, unknown>
     } catch (error) {
+      if (error instanceof UserError) throw error
       throw new UserError(`--generation-config ${where}: ${path} can't be read: ${messageOf(error)}.`)
     }
   }

@@ -2,7 +2,7 @@
 import { readFile, realpath } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
-import { withoutMark } from '../common/texts.ts'
+import { textOfBytes } from '../common/texts.ts'
 import type { LogprobsMode } from '../common/types.ts'
 import { isOutOfMemory, type DeviceLostError } from '../gpu/errors.ts'
 import type { Gpu } from '../gpu/gpu.ts'
@@ -209,9 +209,10 @@ function adapterOf(text: string, modelNames: readonly string[]): { name: string;
 }
 
 async function textOf(file: string): Promise<string> {
-  return await readFile(file, 'utf8').then(withoutMark, (error: unknown) => {
+  const bytes = await readFile(file).catch((error: unknown) => {
     throw new UserError(`--chat-template ${file} can't be read: ${messageOf(error)}.`)
   })
+  return textOfBytes(bytes, `--chat-template ${file}`)
 }
 
 async function rootOf(dir: string): Promise<string> {

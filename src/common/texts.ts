@@ -1,4 +1,19 @@
 /** Texts from files that users write. */
+import { UserError } from './errors.ts'
 
-/** Without the byte order mark that editors on Windows may begin a file with: JSON, TOML and templates know none. */
-export const withoutMark = (text: string): string => (text.startsWith('\uFEFF') ? text.slice(1) : text)
+/** Leaves out the byte order mark that editors on Windows may begin a file with: JSON, TOML and templates know none. */
+const utf8 = new TextDecoder('utf-8', { fatal: true })
+
+/**
+ * The text of a file's bytes, without a byte order mark.
+ * @param where the file, for the message
+ * @throws UserError where the bytes are not UTF-8, as what `>` writes in PowerShell 5: each of its letters would be others, without a word
+ */
+export function textOfBytes(bytes: Uint8Array, where: string): string {
+  try {
+    return utf8.decode(bytes)
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'ERR_ENCODING_INVALID_ENCODED_DATA') throw error
+    throw new UserError(`${where} is not UTF-8 text. Save the file as UTF-8.`)
+  }
+}

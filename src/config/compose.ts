@@ -7,7 +7,7 @@
 import { readFileSync } from 'node:fs'
 import { parse, TomlError } from 'smol-toml'
 import { messageOf, UserError } from '../common/errors.ts'
-import { withoutMark } from '../common/texts.ts'
+import { textOfBytes } from '../common/texts.ts'
 import { CKPT_ALIASES } from './ckpt-schema.ts'
 import { pathKey, tomlPositions } from './toml-lines.ts'
 
@@ -28,9 +28,9 @@ export const isTable = (value: unknown): value is Table =>
 
 /** Reads a TOML file. Throws UserError when it is missing or not TOML. */
 export function readSource(file: string): Source {
-  let text: string
+  let bytes: Buffer
   try {
-    text = readFileSync(file, 'utf8')
+    bytes = readFileSync(file)
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException
     if (code === 'ENOENT') throw new UserError(`${file}: there is no such file. Paths are relative to ${process.cwd()}.`)
@@ -38,12 +38,11 @@ export function readSource(file: string): Source {
       code === 'EISDIR' ? `${file} is a folder. Name a .toml file in it.` : `${file} cannot be read: ${messageOf(error)}.`,
     )
   }
-  return sourceOf(text, file)
+  return sourceOf(textOfBytes(bytes, file), file)
 }
 
 /** Parses TOML text under the name `label`. Throws UserError with line and column for a syntax error. */
-export function sourceOf(written: string, label: string): Source {
-  const text = withoutMark(written)
+export function sourceOf(text: string, label: string): Source {
   let table: Table
   try {
     table = parse(text)

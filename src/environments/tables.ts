@@ -7,6 +7,7 @@ import { createReadStream } from 'node:fs'
 import { readFile, stat } from 'node:fs/promises'
 import { extname } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
+import { textOfBytes } from '../common/texts.ts'
 import { shellWord } from '../monitor/format.ts'
 
 /** One row with the place it came from, for errors: 'data.jsonl:7', 'data.parquet row 7'. */
@@ -136,21 +137,17 @@ function plain(value: unknown): unknown {
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, plain(item)]))
 }
 
-const utf8 = new TextDecoder('utf-8', { fatal: true })
-
-/** Without the byte order mark that Windows programs begin a file with. */
 function textOf(bytes: Uint8Array, where: string): string {
   try {
-    return utf8.decode(bytes)
+    return textOfBytes(bytes, where)
   } catch (error) {
-    throw unread(where, error)
+    throw error instanceof UserError ? error : unread(where, error)
   }
 }
 
 /** Why bytes cannot become a text: Node's strings end at half a gigabyte, files read at once at two. */
 function unread(where: string, error: unknown): UserError {
   const { code } = error as NodeJS.ErrnoException
-  if (code === 'ERR_ENCODING_INVALID_ENCODED_DATA') return new UserError(`${where} is not UTF-8 text. Save the file as UTF-8.`)
   const isLarge = code === 'ERR_FS_FILE_TOO_LARGE' || code === 'ERR_STRING_TOO_LONG'
   return new UserError(
     `${where} ${isLarge ? 'is too large to be read at once. Write one object a line, and name the file .jsonl.' : `cannot be read: ${messageOf(error)}.`}`,

@@ -9,7 +9,7 @@ import { promisify } from 'node:util'
 import { UserError, messageOf } from '../common/errors.ts'
 import { makeFolder, stepFolders, syncFolder } from '../common/folders.ts'
 import { isAlive } from '../common/processes.ts'
-import { withoutMark } from '../common/texts.ts'
+import { textOfBytes } from '../common/texts.ts'
 
 const readAt = promisify(read)
 /** One read call takes at most 2 GiB - 1 on Linux. */
@@ -63,13 +63,12 @@ export function checkpointHint(dir: string): string {
   return newest === undefined ? '' : ` It is a run, whose newest checkpoint is ${join(root, `step_${newest}`)}.`
 }
 
-/** A text file without its byte order mark; UserError where it cannot be read. */
+/** A text file without its byte order mark; UserError where it cannot be read, or is not UTF-8. */
 export async function readText(path: string): Promise<string> {
-  try {
-    return withoutMark(await readFile(path, 'utf8'))
-  } catch (error) {
+  const bytes = await readFile(path).catch((error: unknown) => {
     throw new UserError(`Cannot read ${path}: ${messageOf(error)}.`)
-  }
+  })
+  return textOfBytes(bytes, path)
 }
 
 /** A JSON object from a file; UserError where it is not there or not an object. */

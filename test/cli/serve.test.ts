@@ -203,6 +203,10 @@ describe('serve', () => {
     [['--model', 'models/tiny', '--adapter-root', 'no/such'], /--adapter-root no\/such does not exist/],
     [['--model', 'models/tiny', '--chat-template', 'no-such.jinja'], /--chat-template no-such\.jinja can't be read/],
     [
+      ['--model', 'models/tiny', '--chat-template', 'models/tiny/model.safetensors'],
+      /^--chat-template models\/tiny\/model\.safetensors is not UTF-8 text/m,
+    ],
+    [
       ['--model', 'models/tiny', '--kv-cache-bytes', '100K', '--max-model-len', '512'],
       /One sequence of 512 tokens needs .* Raise --kv-cache-bytes or lower --max-model-len/,
     ],

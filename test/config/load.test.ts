@@ -286,7 +286,18 @@ describe('one mistake is one sentence', () => {
   test('in a file that begins with a byte order mark, as editors on Windows write it', () => {
     const text =
       '\ufeff[trainer.args]\r\nmax_steps = 5\r\nseed = "x"\r\n[env]\r\nid = "reverse-text"\r\n[model]\r\nname = "models/tiny"\r\n'
-    expect(errorOf(() => parseConfig(text, 'a.toml'))).toMatch(/^a\.toml:3:1: /)
+    expect(errorOf(() => load('@', file('marked.toml', text)))).toMatch(/^marked\.toml:3:1: /)
+  })
+
+  test('of a file in another encoding, whose letters would be others', () => {
+    const path = file('utf16.toml', '')
+    for (const bytes of [
+      Buffer.from(`\ufeff${minimal}`, 'utf16le'),
+      Buffer.from(minimal.replace('tiny', 'm\u00f6del'), 'latin1'),
+    ]) {
+      writeFileSync(path, bytes)
+      expect(errorOf(() => load('@', path))).toBe('utf16.toml is not UTF-8 text. Save the file as UTF-8.')
+    }
   })
 
   test('of a table in the place of which there is a value: its short form', () => {

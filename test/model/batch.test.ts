@@ -53,6 +53,11 @@ test.each([
   expect(text).toContain(message)
 })
 
+test('refuses a file in another encoding', async () => {
+  writeFileSync(path, Buffer.from('\ufeff[{ "input_ids": [3, 1, 4] }]', 'utf16le'))
+  expect(await userErrorOf(() => readBatch(path))).toBe(`${path} is not UTF-8 text. Save the file as UTF-8.`)
+})
+
 test('refuses a file that is not there', async () => {
   expect(await userErrorOf(() => readBatch(join(dir, 'absent.json')))).toMatch(/^Cannot read .*absent\.json: ENOENT/)
 })
