@@ -49,9 +49,9 @@ export function mendOf(path: string): string | undefined {
   if (ending === '.arrow') return 'Write it with to_parquet() or push it to the hub'
   if (ending !== '.csv' && ending !== '.tsv') return undefined
   const how = ending === '.tsv' ? ", delimiter='\\t'" : ''
-  const read = `csv.DictReader(open('${path}', encoding='utf-8-sig', newline='')${how})`
-  const to = shellWord(`${path.slice(0, -ending.length)}.jsonl`)
-  return `Make JSON lines of it with python3 -c "import csv, json; [print(json.dumps(row)) for row in ${read}]" > ${to} and name those`
+  const read = `csv.DictReader(open(sys.argv[1], encoding='utf-8-sig', newline='')${how})`
+  const [from, to] = [path, `${path.slice(0, -ending.length)}.jsonl`].map(shellWord)
+  return `Make JSON lines of it with python3 -c "import csv, json, sys; [print(json.dumps(row)) for row in ${read}]" ${from} > ${to} and name those`
 }
 
 async function readJsonLines(path: string, maxLineBytes: number): Promise<TableRow[]> {

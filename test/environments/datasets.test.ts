@@ -1,5 +1,5 @@
 import { execSync } from 'node:child_process'
-import { mkdirSync, mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -234,19 +234,23 @@ describe('files', () => {
     expect((await loadRows(path)).map((row) => row.prompt[0].content)).toEqual(['a', 'b'])
     expect(await refusal(loadRows(file('cut.json', '{"question": "a"}\n{"quest')))).toContain('./cut.json:2: not valid JSON (')
   })
-  test.each(['rows.csv', 'rows.tsv'])('the command that a refused %s comes with makes a file that is read', async (name) => {
-    const separator = name === 'rows.csv' ? ',' : '\t'
-    const text = [['question', 'answer'], ['"a\nb"', '1'], ['ü', '2']].map((row) => row.join(separator)).join('\r\n') // prettier-ignore
-    mkdirSync(join(folder, name.slice(-3)))
-    const path = file(join(name.slice(-3), name), `\ufeff${text}`)
-    for (const source of [path, dirname(path)]) {
-      const command = / (python3 .*) and name those\.$/u.exec(await refusal(loadRows(source)))![1]
-      execSync(command, { cwd: folder })
-      const rows = await loadRows(join(dirname(path), 'rows.jsonl'))
-      expect(rows.map((row) => [row.prompt[0].content, row.answer])).toEqual([['a\nb', '1'], ['ü', '2']]) // prettier-ignore
-      rmSync(join(dirname(path), 'rows.jsonl'))
-    }
-  })
+  test.each(['rows.csv', 'rows.tsv', "o'brien $HOME 1.csv"])(
+    'the command that a refused %s comes with makes a file that is read',
+    async (name) => {
+      const separator = name.endsWith('.csv') ? ',' : '\t'
+      const text = [['question', 'answer'], ['"a\nb"', '1'], ['ü', '2']].map((row) => row.join(separator)).join('\r\n') // prettier-ignore
+      const path = join(mkdtempSync(join(folder, 'tables-')), name)
+      writeFileSync(path, `\ufeff${text}`)
+      const made = path.replace(/\w+$/u, 'jsonl')
+      for (const source of [path, dirname(path)]) {
+        const command = / (python3 .*) and name those\.$/u.exec(await refusal(loadRows(source)))![1]
+        execSync(command, { cwd: folder })
+        const rows = await loadRows(made)
+        expect(rows.map((row) => [row.prompt[0].content, row.answer])).toEqual([['a\nb', '1'], ['ü', '2']]) // prettier-ignore
+        rmSync(made)
+      }
+    },
+  )
   test('refused: a JSON file of more than Node reads at once', async () => {
     const path = file('large.json', '[')
     truncateSync(path, 3 * 2 ** 30) // takes no room on the disk
