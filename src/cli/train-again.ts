@@ -75,7 +75,7 @@ export async function outliveDevice<Config extends RunConfig | SftConfig>(
         now = { ...loaded, config, autoMicroBatch: false, fork: undefined, trace, resume: { kind: 'dir', dir: folder.path } }
       }
       const ms = pauseMs(failed++, pauses)
-      if (failed > pauses.tries) throw over(error, `${failed} times without a finished step in between`, folder)
+      if (failed > pauses.tries) throw over(error, `${failed} times without a finished step in between`, folder, mend)
       if (!stop.aborted) {
         console.error(
           `${error.message}. It is opened again in ${ms / 1000} s, and the run goes on from what is saved (try ${failed} of ${pauses.tries}).`,
@@ -87,8 +87,12 @@ export async function outliveDevice<Config extends RunConfig | SftConfig>(
   }
 }
 
-function over(error: unknown, why: string, folder: RunFolder | undefined): Error {
+/** What may help where it is lost again and again. */
+const mend =
+  ' Systems end work of a GPU that takes seconds; with a smaller trainer.args.micro_batch_tokens it takes less (docs/troubleshooting.md, "The GPU device is lost").'
+
+function over(error: unknown, why: string, folder: RunFolder | undefined, help = ''): Error {
   const verb = error instanceof LostRun && 'data' in error.config ? `${CLI} sft` : TRAIN
   const on = folder ? ` What is saved is whole: ${verb} @ ${shellWord(folder.configPath)} --resume goes on from there.` : ''
-  return new Error(`${messageOf(error)} (${why}).${on}`, { cause: error })
+  return new Error(`${messageOf(error)} (${why}).${help}${on}`, { cause: error })
 }

@@ -1,12 +1,15 @@
 /** Errors of a device. WebGPU reports them late and to a global handler, so they are kept here and thrown when the device is next used. */
 import { messageOf } from '../common/errors.ts'
+import type { Command } from './commands.ts'
 import { DeviceLostError, GpuError, GpuMemoryError } from './errors.ts'
 
 export class DeviceErrors {
   #error: GpuError | undefined
   #closing = false
+  readonly #device: GPUDevice
 
   constructor(device: GPUDevice) {
+    this.#device = device
     device.addEventListener('uncapturederror', (event) => {
       const { error } = event
       this.report(new (error instanceof GPUOutOfMemoryError ? GpuMemoryError : GpuError)(`the GPU reported: ${error.message}`))
@@ -34,6 +37,16 @@ export class DeviceErrors {
   /** The first one counts: others follow from it. */
   report(error: GpuError): void {
     this.#error ??= error
+  }
+
+  /** Sends commands, and reports what validation says of them with the names of their kernels. */
+  within(commands: Command[], submit: () => void): void {
+    this.#device.pushErrorScope('validation')
+    submit()
+    const names = [...new Set(commands.map((c) => ('kernel' in c ? c.kernel.label : 'copy')))].slice(0, 12).join(', ')
+    void this.#device.popErrorScope().then((error) => {
+      if (error) this.report(new GpuError(`${error.message} [in a submit of: ${names}]`))
+    })
   }
 
   throwIfAny(): void {

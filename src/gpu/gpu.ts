@@ -13,7 +13,8 @@ import { DeviceErrors, withinMemory } from './device-errors.ts'
 import { GpuError, type DeviceLostError } from './errors.ts'
 import { keepYoungSpace } from './heap.ts'
 import { encodeParams, KernelCache, type Kernel } from './kernel.ts'
-import { emptyPlan, fill, isEmpty, type Plan } from './plan.ts'
+import { Pace } from './pace.ts'
+import { commandsOf, emptyPlan, fill, type Plan } from './plan.ts'
 import { BufferPool, GpuBuffer, GpuTexture } from './pool.ts'
 import { ReadBuffers } from './read-buffers.ts'
 import { growArena, PlacedScratch, ScratchTrace, type Piece } from './scratch.ts'
@@ -48,6 +49,8 @@ export class Gpu {
   readonly #groups: BindGroups
   readonly #timer: DispatchTimer<string> | undefined
   readonly #copies: SecondCopies | undefined
+  /** On GPUs: ends a submit before it takes too long. */
+  readonly #pace: Pace | undefined
   readonly #trace: GpuTrace
   readonly #errors: DeviceErrors
   /** The plan that is being recorded. */
@@ -84,6 +87,7 @@ export class Gpu {
     this.#uniforms = this.kernels.uniformLayout && new UniformRing(this.device, this.kernels.uniformLayout)
     if (this.facts.timestamps) this.#timer = new DispatchTimer(this.device, ({ kernel }) => kernel.label)
     if (!this.checks && takesSecondCopies(this.facts)) this.#copies = new SecondCopies(this.device)
+    if (!this.facts.software) this.#pace = new Pace()
     this.#trace = new GpuTrace(this.device, this.facts.timestamps, () => this.pool.bytesInUse)
   }
 
@@ -275,25 +279,24 @@ export class Gpu {
 
   /**
    * Records the commands of a plan. Nothing is made or looked up, and they go out in one submit with what comes before (where the plan leaves
-   * no counts open) and after. Commands without workgroups, or that copy nothing, are left out.
+   * no counts open) and after, unless that takes a GPU too long (pace.ts). Commands without workgroups, or that copy nothing, are left out.
    * @param values of the counts that the plan leaves open, by name
    * @param section only those between two cuts; sections are recorded in turn (share.ts)
    * @throws GpuError for a value that is missing, or larger than what the plan was recorded for
    */
   replay(plan: Plan, values: Record<string, number> = {}, section?: number): void {
     if (this.#recording) throw new GpuError('a plan that is being recorded cannot hold another')
-    const { commands, cuts, openings } = plan
     this.epoch++
     if (!section) {
       // Commands of an earlier replay still have its numbers.
-      if (!openings.none) this.flush()
+      if (!plan.openings.none) this.flush()
       fill(plan, values)
     }
-    const to = section === undefined ? commands.length : (cuts[section] ?? commands.length)
-    for (let i = section ? cuts[section - 1] : 0; i < to; i++) {
-      if (isEmpty(commands[i])) continue
-      if ('kernel' in commands[i]) this.dispatches++
-      this.#pending.push(commands[i])
+    const isEnough = this.#pace?.begin(plan)
+    for (const command of commandsOf(plan, section)) {
+      if ('kernel' in command) this.dispatches++
+      this.#pending.push(command)
+      if (isEnough?.(command)) this.flush()
     }
   }
 
@@ -323,16 +326,10 @@ export class Gpu {
     const timer = this.#timer?.running ? this.#timer : (trace ?? this.#copies?.timer(commands))
     this.#sent += encode(encoder, commands, { uniforms: this.#uniforms, timer })
     this.submits++
-    if (!this.checks) {
-      this.device.queue.submit([encoder.finish()])
-      return
-    }
-    this.device.pushErrorScope('validation')
-    this.device.queue.submit([encoder.finish()])
-    const names = [...new Set(commands.map((c) => ('kernel' in c ? c.kernel.label : 'copy')))].slice(0, 12).join(', ')
-    void this.device.popErrorScope().then((error) => {
-      if (error) this.#errors.report(new GpuError(`${error.message} [in a submit of: ${names}]`))
-    })
+    this.#pace?.sent(commands)
+    const submit = (): void => this.device.queue.submit([encoder.finish()])
+    if (this.checks) this.#errors.within(commands, submit)
+    else submit()
   }
 
   /**
@@ -393,8 +390,10 @@ export class Gpu {
 
   async #wait(wait: string | WaitFor, start: () => Promise<unknown>): Promise<void> {
     const traced = this.#trace.wait(wait)
+    const over = this.#pace?.wait()
     if (!this.facts.software) await start()
     else await this.#waits.through(typeof wait === 'string' ? { name: wait, work: 1 } : wait, start, this.#sent)
+    over?.()
     traced?.end()
   }
 }

@@ -47,7 +47,7 @@ test('so often without a step in between, each time resumed from the run that wa
     pauses,
   )
   await expect(work).rejects.toThrow(
-    `${lost.message} (4 times without a finished step in between). What is saved is whole: node train.js @ ${folder.configPath} --resume goes on from there.`,
+    `${lost.message} (4 times without a finished step in between). Systems end work of a GPU that takes seconds; with a smaller trainer.args.micro_batch_tokens it takes less (docs/troubleshooting.md, "The GPU device is lost"). What is saved is whole: node train.js @ ${folder.configPath} --resume goes on from there.`,
   )
   expect(begun).toHaveLength(7)
   expect(begun[0]).toBeUndefined()
