@@ -91,7 +91,9 @@ describe.each(modes.filter(isRun))('RMSNorm, $name', ({ facts, needs }) => {
           await bench.check('dx', dx, wantX, bounds.sum)
           await bench.check('dx with skip', dxSkip, wantSkip, bounds.sum)
         }
-        await bench.check('dgain', dgain, wantG, bounds.sum, channels === 1 ? Math.sqrt(summed) : undefined)
+        // Of few sums all may be small beside what was summed.
+        const size = channels < 7 ? Math.sqrt(summed) : undefined
+        await bench.check('dgain', dgain, wantG, bounds.sum, size)
         if (!takesGain(gpu, channels)) return
         const [dxToo, dgainToo] = [bench.out(rows * channels), bench.up(before)]
         const t = { dy: dyb, x: xb, gain: gb, rstd, dx: dxToo, skip: bench.up(skip), dgain: dgainToo }
@@ -306,7 +308,8 @@ test.each(modes.slice(0, 3).filter(isRun))(
     await bench.run('norms into cache', facts, async () => {
       const [rows, heads, kvHeads, headDim] = [19, 3, 2, 64]
       const { LANES } = lanes(gpu)
-      expect([1, 2, 8, 16].map((n) => takesNormRope(gpu, n * LANES))).toEqual([false, true, true, false])
+      const binds = gpu.facts.limits.maxStorageBuffers >= 9
+      expect([1, 2, 8, 16].map((n) => takesNormRope(gpu, n * LANES))).toEqual([false, binds, binds, false])
       if (!takesNormRope(gpu, headDim)) return
       const width = kvHeads * headDim
       const [table, slots] = [
