@@ -1,5 +1,6 @@
 /** Weights in a GGUF file's blocks: what kernels read is to the bit what the host widens the blocks to. */
 import { describe, expect, test } from 'vitest'
+import { UserError } from '../../src/common/errors.ts'
 import { releaseWeight, type Weight } from '../../src/kernels/common/weight.ts'
 import { linear, linearBackwardInput } from '../../src/kernels/matmul/matmul.ts'
 import { allocateBlocks, allocateRooms, isQuantised, quantisedBytes, writeBlocks } from '../../src/kernels/quantised/quantised.ts'
@@ -7,6 +8,7 @@ import type { QuantisedFormat } from '../../src/kernels/quantised/quantised.ts'
 import { roundToBf16, widenBf16 } from '../../src/model/bf16.ts'
 import type { BlockFormat } from '../../src/model/gguf-dequant.ts'
 import { quantisedFormats, randomBlocks, widened } from '../model/blocks.ts'
+import { withFacts } from '../facts.ts'
 import { isRun, modes, openBench, sameBits } from './harness.ts'
 
 const bench = await openBench()
@@ -39,6 +41,21 @@ async function read(weight: Weight): Promise<Float32Array> {
 test('all of the block formats are held', () => {
   expect(formats.map(({ name }) => name).filter((name) => !isQuantised(name))).toEqual([])
   for (const { name, values, bytes } of formats) expect(quantisedBytes(name as QuantisedFormat, values * 3)).toBe(bytes * 3)
+})
+
+test('a weight that the adapter does not bind in one piece is an error that says what helps, and nothing is allocated', async () => {
+  const { room, release } = roomOf(64, 256)
+  const before = gpu.pool.bytesInUse
+  const limits = { ...gpu.facts.limits, maxBinding: 17_000 }
+  await withFacts(gpu, { limits }, async () => {
+    expect(() => allocateBlocks(gpu, 'gate_proj', room, 'Q8_0')).toThrow(
+      new UserError(
+        'gate_proj has 17408 bytes in Q8_0, and this GPU adapter binds 17000 in one piece. Load the model without quantization: its weights are then used in slices.',
+      ),
+    )
+  })
+  expect(gpu.pool.bytesInUse).toBe(before)
+  release()
 })
 
 describe.each(modes.filter(isRun).filter(({ needs }) => needs !== 'cpu' || bench.cpu))('$name', ({ name: mode, facts }) => {

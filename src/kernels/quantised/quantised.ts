@@ -4,7 +4,7 @@
  * that the weights of all layers share, right before they are used.
  */
 import { fileURLToPath } from 'node:url'
-import { GpuError } from '../../gpu/errors.ts'
+import { UserError } from '../../common/errors.ts'
 import type { Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
@@ -71,12 +71,16 @@ export function allocateRooms(
 /**
  * A weight in blocks, not filled yet.
  * @param room one of `allocateRooms` of the same shape: of the weights that share it the one that was used last has its values there
- * @throws GpuError for a weight that is more than the adapter binds
+ * @throws UserError for a weight that is more than the adapter binds
  */
 export function allocateBlocks(gpu: Gpu, label: string, room: Weight, format: QuantisedFormat): Weight {
   const bytes = room.rows * quantisedBytes(format, room.columns)
   const { maxBinding } = gpu.facts.limits
-  if (bytes > maxBinding) throw new GpuError(`${label} has ${bytes} bytes in ${format}, and this adapter binds ${maxBinding}`)
+  if (bytes > maxBinding) {
+    throw new UserError(
+      `${label} has ${bytes} bytes in ${format}, and this GPU adapter binds ${maxBinding} in one piece. Load the model without quantization: its weights are then used in slices.`,
+    )
+  }
   const storage = gpu.pool.acquire(Math.ceil(bytes / 4) * 4, label, { exact: true })
   return { ...room, label, blocks: { format, storage, room } }
 }
