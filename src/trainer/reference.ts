@@ -34,9 +34,10 @@ export async function loadReference(policy: Decoder, files: ModelTensors, option
 export async function loadOtherReference(
   gpu: Gpu,
   files: ModelTensors,
-  options: Pick<LoadOptions, 'round' | 'matrixUnits' | 'progress'>,
+  { round, matrixUnits, progress }: Pick<LoadOptions, 'round' | 'matrixUnits' | 'progress'>,
 ): Promise<Decoder> {
-  return await loadDecoder(gpu, files, { ...options, quantization: ownBlocks(files) })
+  // A policy's options also say what is trained, and from which adapter on: of these nothing is for the reference.
+  return await loadDecoder(gpu, files, { round, matrixUnits, progress, quantization: ownBlocks(files) })
 }
 
 /**

@@ -5,7 +5,7 @@ import { Random } from '../../src/common/random.ts'
 import type { TrainingSample } from '../../src/common/types.ts'
 import { BUILT_IN } from '../../src/config/algorithm-schema.ts'
 import { readBatch } from '../../src/model/batch.ts'
-import { loadDecoder } from '../../src/model/decoder-load.ts'
+import { loadDecoder, type LoadOptions } from '../../src/model/decoder-load.ts'
 import type { Decoder } from '../../src/model/decoder.ts'
 import { openModel } from '../../src/model/open.ts'
 import { readAdapter } from '../../src/model/peft.ts'
@@ -194,6 +194,25 @@ describe("a run's reference", () => {
     reference.release()
     decoder.release()
     expect((await gpu).pool.bytesInUse).toBe(start)
+  })
+
+  test('is frozen and without the adapter that the policy goes on from, whatever else the policy is loaded with', async () => {
+    const { files, batch } = await openCase('llama')
+    const device = await gpu
+    const start = device.pool.bytesInUse
+    const alone = await loadDecoder(device, files)
+    const [bytes, work] = [device.pool.bytesInUse - start, { temperature: 1, microBatchTokens: 256 }]
+    const own = await scoreSamples(alone, batch.samples, work)
+    alone.release()
+    const { lora } = freshLora()
+    const policies: LoadOptions[] = [{ adapter: await adapterOf('llama'), lora }, { full: true }]
+    for (const policy of policies) {
+      const reference = await loadOtherReference(device, files, policy)
+      expect(reference.store?.parameters.length).toBeUndefined()
+      expect(device.pool.bytesInUse - start).toBe(bytes)
+      expect(await scoreSamples(reference, batch.samples, work)).toEqual(own)
+      reference.release()
+    }
   })
 
   test('that goes on from the state behind a prompt scores whole sequences, where the policy computes their prompt once', async () => {
