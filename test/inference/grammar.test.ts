@@ -437,22 +437,65 @@ test('compiled grammars are kept as long as they do not take too much together',
   grammars.close()
 })
 
-test('a list of values keeps to the bounds beside it, and a bound alone may have decimals', async () => {
+/** Whether a text satisfies a schema, by its grammar. */
+async function takes(schema: unknown, text: string): Promise<boolean> {
   const { grammars, tokenizer } = await opened()
-  const takes = async (schema: unknown, text: string) => {
-    const constraint = await grammars.constraint({ type: 'json_schema', schema })
-    try {
-      for (const id of [...tokenizer.encode(text), tokenizer.eosTokenIds[0]]) constraint.accept(id)
-      return true
-    } catch {
-      return false
-    }
+  const constraint = await grammars.constraint({ type: 'json_schema', schema })
+  try {
+    for (const id of [...tokenizer.encode(text), tokenizer.eosTokenIds[0]]) constraint.accept(id)
+    return true
+  } catch {
+    return false
   }
+}
+
+test('what one of two schemas says of properties and items that only the other one names holds, too', async () => {
+  const [a, b] = [{ properties: { a: { type: 'integer' } } }, { properties: { b: { type: 'integer' } } }]
+  const closed = { type: 'object', ...a, additionalProperties: false }
+  const list = { allOf: [{ prefixItems: [{ type: 'string' }] }, { items: { maxLength: 1 } }] }
+  const number = { allOf: [{ type: ['number', 'null'] }, { type: 'integer', minimum: 3 }] }
+  const cases: [object, string, boolean][] = [
+    [{ allOf: [closed, b] }, '{"a":1}', true],
+    [{ allOf: [closed, b] }, '{"a":1,"b":2}', false],
+    [{ allOf: [b, closed] }, '{"b":2}', false],
+    [{ $defs: { closed }, $ref: '#/$defs/closed', ...b }, '{"a":1,"b":2}', false],
+    [{ ...b, anyOf: [closed, { required: ['b'] }] }, '{"a":1,"b":2}', false],
+    [{ ...b, anyOf: [closed, { required: ['b'] }] }, '{"b":2}', true],
+    [{ allOf: [a, { additionalProperties: { minimum: 5 } }] }, '{"a":5}', true],
+    [{ allOf: [a, { additionalProperties: { minimum: 5 } }] }, '{"a":4}', false],
+    [{ ...list, minItems: 1 }, '["x"]', true],
+    [{ ...list, minItems: 1 }, '["xy"]', false],
+    [number, '3', true],
+    [number, '3.5', false],
+  ]
+  for (const [schema, text, right] of cases) expect(await takes(schema, text), `${text} of ${JSON.stringify(schema)}`).toBe(right)
+  await expect(takes({ allOf: [closed, { ...b, required: ['b'] }] }, '{}')).rejects.toThrow(/allows no value/)
+  const loose = { type: 'json_schema', schema: { allOf: [closed, { ...b, required: ['b'] }] }, loose: true } as const
+  expect(await walk(loose, await opened(), new Random(seed))).toContain('"b"')
+})
+
+test('a dot, \\S and classes without \\s leave out all that JavaScript has as line ends and white space', async () => {
+  const signs = ['\u00a0', '\u2003', '\u2028', '\u2029', '\u3000', '\ufeff', '\u0085', 'é', '\u200b']
+  for (const pattern of ['.', String.raw`\S`, String.raw`[^\s]`, String.raw`[^\sé]`, String.raw`[\s\S]`, String.raw`[\Sx]`])
+    for (const sign of signs)
+      expect(
+        await takes({ type: 'string', pattern: `^${pattern}$` }, JSON.stringify(sign)),
+        `${JSON.stringify(sign)} of ${pattern}`,
+      ).toBe(new RegExp(`^${pattern}$`, 'u').test(sign))
+})
+
+test('a list of values keeps to the bounds beside it, and a bound alone may have decimals', async () => {
+  const { grammars } = await opened()
   const cases: [object, string, boolean][] = [
     [{ type: 'integer', enum: [1, 50], maximum: 10 }, '1', true],
     [{ type: 'integer', enum: [1, 50], maximum: 10 }, '50', false],
     [{ enum: ['ab', 'abc', 7], maxLength: 2 }, '"abc"', false],
     [{ enum: ['ab', 'abc', 7], maxLength: 2 }, '7', true],
+    [{ enum: [1, 2, 3], minimum: 1, exclusiveMinimum: true, maximum: 3, exclusiveMaximum: true }, '2', true],
+    [{ enum: [1, 2, 3], minimum: 1, exclusiveMinimum: true, maximum: 3, exclusiveMaximum: true }, '1', false],
+    [{ enum: [1, 2, 3], minimum: 1, exclusiveMinimum: true, maximum: 3, exclusiveMaximum: true }, '3', false],
+    [{ type: 'object', maxProperties: 0 }, '{}', true],
+    [{ type: 'object', maxProperties: 0 }, '{"a":1}', false],
     [{ type: 'number', minimum: 0.01 }, '0.01', true],
     [{ type: 'number', minimum: 0.01 }, '0.00', false],
     [{ type: 'number', minimum: 0.01 }, '123456.789', true],
@@ -539,6 +582,20 @@ describe('formats that cannot be held are said so, and others work on', () => {
         schema: { $defs: { n: { properties: { n: { $ref: '#/$defs/n' } }, required: ['n'] } }, $ref: '#/$defs/n' },
       },
       'requires itself',
+    ],
+    [
+      'two endless references',
+      {
+        type: 'json_schema',
+        schema: {
+          $defs: {
+            m: { properties: { n: { $ref: '#/$defs/m' } }, required: ['n'] },
+            n: { properties: { n: { $ref: '#/$defs/n' } }, required: ['n'] },
+          },
+          properties: { a: { allOf: [{ $ref: '#/$defs/m' }, { $ref: '#/$defs/n' }] } },
+        },
+      },
+      'lead to each other without end',
     ],
     ['bounds', { type: 'json_schema', schema: { type: 'integer', minimum: 5, maximum: 3 } }, 'no integer between 5 and 3'],
     ['pattern', { type: 'json_schema', schema: { type: 'string', pattern: '(?=a)' } }, 'looking ahead'],

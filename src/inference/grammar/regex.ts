@@ -17,6 +17,8 @@ const SHOWN = 100
 /** Kept as ranges: taken apart into its characters, a class of a few signs is 50,000 of them. */
 interface Class {
   ranges: readonly Range[]
+  /** All that JavaScript has in it, where that is more: for classes that are negated, or hold a negated one. */
+  all?: readonly Range[]
   /** Whether it contains a negated class: in JSON it then leaves out the characters that must be escaped. */
   open: boolean
 }
@@ -26,7 +28,14 @@ const points = (text: string) => Array.from(text, (sign) => sign.codePointAt(0)!
 const DIGITS: Range[] = [[48, 57]]
 const WORD: Range[] = [...DIGITS, [65, 90], [95, 95], [97, 122]]
 const SPACE = each(points(' \t\n\r\f\v'))
-const SHORTHAND: Record<string, Range[]> = { d: DIGITS, w: WORD, s: SPACE }
+const LINE_ENDS = each([10, 13, 0x2028, 0x2029])
+/** The spaces that are drawn, and those that JavaScript's \s has beside them. */
+const ALL_SPACE: Range[] = [...SPACE, ...LINE_ENDS, ...each([0xa0, 0x1680, 0x202f, 0x205f, 0x3000, 0xfeff]), [0x2000, 0x200a]]
+const SHORTHAND: Record<string, { ranges: Range[]; all?: Range[] }> = {
+  d: { ranges: DIGITS },
+  w: { ranges: WORD },
+  s: { ranges: SPACE, all: ALL_SPACE },
+}
 const CONTROL: Record<string, number> = { n: 10, r: 13, t: 9, f: 12, v: 11, '0': 0 }
 /** Characters that a JSON string must escape. */
 const JSON_SPECIAL = [...Array(32).keys(), 34, 92]
@@ -118,7 +127,7 @@ class Parser {
       return `(${inner})`
     }
     if (sign === '[') return this.#characters(this.#class())
-    if (sign === '.') return this.#characters({ ranges: complement(each([10, 13])), open: true })
+    if (sign === '.') return this.#characters({ ranges: complement(LINE_ENDS), open: true })
     if (sign === '\\') {
       const escape = this.#escape()
       return this.#characters(typeof escape === 'number' ? { ranges: each([escape]), open: false } : escape)
@@ -132,8 +141,10 @@ class Parser {
     const sign = this.#signs[this.#at++]
     if (sign === undefined) this.#fail('it ends with a backslash')
     const shorthand = SHORTHAND[sign.toLowerCase()]
-    if (shorthand)
-      return sign === sign.toLowerCase() ? { ranges: shorthand, open: false } : { ranges: complement(shorthand), open: true }
+    if (shorthand) {
+      const { ranges, all = ranges } = shorthand
+      return sign === sign.toLowerCase() ? { ranges, all, open: false } : { ranges: complement(all), open: true }
+    }
     if (Object.hasOwn(CONTROL, sign)) return CONTROL[sign]
     if (sign === 'x') return this.#hex(2)
     if (sign === 'u') {
@@ -157,11 +168,13 @@ class Parser {
   #class(): Class {
     const negated = this.#take('^')
     const ranges: Range[] = []
-    let open = false
+    const rest: Range[] = []
+    let open = negated
     while (!this.#take(']')) {
       const from = this.#member()
       if (typeof from !== 'number') {
         for (const range of from.ranges) ranges.push(range)
+        for (const range of from.all ?? []) rest.push(range)
         open ||= from.open
         continue
       }
@@ -174,8 +187,8 @@ class Parser {
       }
       ranges.push([from, to])
     }
-    const others = complement(ranges)
-    return negated ? { ranges: others, open: true } : { ranges: complement(others), open }
+    const others = complement(open ? [...ranges, ...rest] : ranges)
+    return { ranges: negated ? others : complement(others), open }
   }
 
   #member(): number | Class {

@@ -35,6 +35,8 @@ for (const name of ['$schema', '$id', '$anchor', '$defs', 'definitions', 'strict
 
 /** Most schemas visited for one document, which takes a second or two: references whose branches multiply would never end. */
 const MOST_READ = 100000
+/** Most schemas within each other that are asked for a value: those of two recursive references that must both hold would go on until the stack is full. */
+const MOST_WITHIN = 500
 
 /** Whether a keyword says nothing about values. */
 export const isNote = (name: string): boolean => NOTES.has(name)
@@ -48,6 +50,7 @@ export class SchemaReader {
   /** References that some value is known to satisfy. */
   readonly #satisfiable = new Set<string>()
   #read = 0
+  #within = 0
 
   /** @param loose keywords that cannot be held are left out, not refused */
   constructor(document: unknown, loose: boolean) {
@@ -108,7 +111,9 @@ export class SchemaReader {
   }
 
   /** Two schemas that both must hold, as one. */
-  merge(left: Schema, right: Schema, path: string, depth = 0): Schema {
+  merge(one: Schema, other: Schema, path: string, depth = 0): Schema {
+    // A loose schema is often written by a program that means its parts to be put together.
+    const [left, right] = this.#loose ? [one, other] : [heldBy(other, one), heldBy(one, other)]
     const out: Schema = { ...left }
     for (const [name, value] of Object.entries(right)) {
       const mine = out[name]
@@ -134,7 +139,7 @@ export class SchemaReader {
       else if (/^(exclusiveM|m)ax/.test(name) && typeof mine === 'number' && typeof value === 'number')
         out[name] = Math.min(mine, value)
       else if (name === 'type') {
-        const types = [mine].flat().filter((type) => [value].flat().includes(type))
+        const types = inBoth([mine].flat(), [value].flat())
         if (types.length === 0) throw new UserError(`${path}: two types that have nothing in common must both hold.`)
         out[name] = types
       } else throw new UserError(`${path}: two schemas must both hold, and their "${name}" cannot be merged. Write one schema.`)
@@ -147,6 +152,14 @@ export class SchemaReader {
    * A smallest value never holds a reference inside of itself, so a reference that is met again counts as no.
    */
   hasValue(value: unknown, path: string, open: ReadonlySet<string> = new Set()): boolean {
+    if (++this.#within > MOST_WITHIN)
+      throw new UserError(`${path}: references that must both hold lead to each other without end. Write one schema.`)
+    const found = this.#hasValue(value, path, open)
+    this.#within--
+    return found
+  }
+
+  #hasValue(value: unknown, path: string, open: ReadonlySet<string>): boolean {
     if (value === false) return false
     const schema = this.merged(value, path)
     if (schema.const !== undefined || schema.enum !== undefined) return true
@@ -164,7 +177,9 @@ export class SchemaReader {
     if (types.some((type) => type !== 'object' && type !== 'array')) return true
     const properties = isObject(schema.properties) ? schema.properties : {}
     const required = Array.isArray(schema.required) ? (schema.required as string[]) : []
-    const object = required.every((name) => !Object.hasOwn(properties, name) || this.hasValue(properties[name], path, open))
+    const object = required.every((name) =>
+      Object.hasOwn(properties, name) ? this.hasValue(properties[name], path, open) : schema.additionalProperties !== false,
+    )
     const least = typeof schema.minItems === 'number' ? schema.minItems : 0
     const first = schema.prefixItems ?? (Array.isArray(schema.items) ? schema.items : [])
     const array =
@@ -173,4 +188,29 @@ export class SchemaReader {
     if (types.length === 0) return object && array
     return (types.includes('object') && object) || (types.includes('array') && array)
   }
+}
+
+/**
+ * A schema with what another one that must hold beside it says of properties and items which that one does not name itself: by its `additionalProperties`,
+ * and by its `items`.
+ */
+function heldBy(other: Schema, schema: Schema): Schema {
+  const { additionalProperties: more = true, items } = other
+  const out = { ...schema }
+  if (isObject(schema.properties) && more !== true) {
+    const named = isObject(other.properties) ? other.properties : {}
+    const held = ([name, value]: [string, unknown]) => [name, Object.hasOwn(named, name) ? value : both(value, more)]
+    out.properties = Object.fromEntries(Object.entries(schema.properties).map(held)) as Schema
+  }
+  if (Array.isArray(schema.prefixItems) && other.prefixItems === undefined && items !== undefined && !Array.isArray(items))
+    out.prefixItems = schema.prefixItems.map((item: unknown) => both(item, items))
+  return out
+}
+
+const both = (one: unknown, other: unknown): unknown => (one === false || other === false ? false : { allOf: [one, other] })
+
+/** The types of both lists; an integer is a number, too. */
+function inBoth(left: unknown[], right: unknown[]): unknown[] {
+  const holds = (types: unknown[], type: unknown) => types.includes(type) || (type === 'integer' && types.includes('number'))
+  return [...new Set([...left, ...right])].filter((type) => holds(left, type) && holds(right, type))
 }

@@ -77,13 +77,14 @@ class Converter {
       const { [name]: branches, ...base } = schema
       if (!Array.isArray(branches) || branches.length === 0) throw new UserError(`${path}: ${name} is a list of schemas.`)
       // The base goes into each branch; branches that no value of finite size satisfies are left out.
-      const kept = branches.filter((branch, i) => this.#reader.hasValue(branch, `${path}.${name}[${i}]`))
-      if (kept.length === 0) throw new UserError(`${path}: no value satisfies ${name}.`)
-      const bodies = kept.map((branch, i) => {
+      const kept = branches.flatMap((branch, i) => {
         const at = `${path}.${name}[${i}]`
+        if (!this.#reader.hasValue(branch, at)) return []
         const both = this.#reader.merge(base, this.#reader.merged(branch, at), at)
-        return this.convert(both, at, depth + 1)
+        return this.#reader.hasValue(both, at) ? [{ both, at }] : []
       })
+      if (kept.length === 0) throw new UserError(`${path}: no value satisfies ${name}.`)
+      const bodies = kept.map(({ both, at }) => this.convert(both, at, depth + 1))
       return this.rules.add(oneOf([...new Set(bodies)]))
     }
     const bodies = this.#typesOf(schema, path).map((type) => this.#typed(type, schema, path, depth))
@@ -262,7 +263,7 @@ class Converter {
     }
     const kept = entries.filter(([name, value]) => wanted.has(name) || this.#reader.hasValue(value, `${path}.properties.${name}`))
     const [least, most] = [count(schema, 'minProperties', path) ?? 0, count(schema, 'maxProperties', path)]
-    const open = more !== false && more !== undefined
+    const open = more !== false && more !== undefined && most !== 0
     const fits =
       least <= Math.max(wanted.size, open && kept.length === 0 ? 1 : 0) &&
       (most ?? Infinity) >= (open && kept.length > 0 ? Infinity : kept.length)
@@ -332,7 +333,10 @@ function isWithin(value: unknown, schema: Schema): boolean {
     return length >= bound('minLength', 0) && length <= bound('maxLength', Infinity)
   }
   if (typeof value !== 'number') return true
-  if (value < bound('minimum', -Infinity) || value > bound('maximum', Infinity)) return false
+  const [low, high] = [bound('minimum', -Infinity), bound('maximum', Infinity)]
+  if (value < low || value > high) return false
+  // As draft 4 wrote them.
+  if ((schema.exclusiveMinimum === true && value === low) || (schema.exclusiveMaximum === true && value === high)) return false
   return value > bound('exclusiveMinimum', -Infinity) && value < bound('exclusiveMaximum', Infinity)
 }
 
