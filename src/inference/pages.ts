@@ -110,6 +110,8 @@ export class PagePool {
     const page: Page = { index, tokens: [], ready: 0, parent, root, children: [], holders: 1 }
     parent.children.push(page)
     if (isPage(parent)) this.#leaves.delete(parent)
+    // It may have been the root's own last page that made room, with which the root was dropped.
+    else if (!parent.dead) this.#roots.set(parent.name, parent)
     return page
   }
 

@@ -487,6 +487,22 @@ describe(`the scheduler, ${seedWords}`, () => {
   })
 })
 
+it('finds the pages of a text for which the only page of its namespace made room', () => {
+  const pool = new PagePool(1, 4)
+  for (const id of [1, 2]) {
+    const root = pool.root('policy')
+    expect(pool.match(root, [id, 3], 1).partial).toBeUndefined()
+    const page = pool.take(root)!
+    page.tokens = [id]
+    page.ready = 1
+    pool.release([page])
+  }
+  expect(pool.match(pool.root('policy'), [2, 3], 1).partial?.common).toBe(1)
+  // And an update of the weights still ends them.
+  pool.keep(() => false)
+  expect(pool.match(pool.root('policy'), [2, 3], 1).partial).toBeUndefined()
+})
+
 it('pages of another version are free as soon as nobody holds them, and do not crowd out what may still be found', () => {
   const pool = new PagePool(2, 1)
   const page = (name: string, token: number) => {
