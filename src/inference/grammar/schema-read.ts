@@ -147,14 +147,71 @@ export class SchemaReader {
     return out
   }
 
+  /** Those of the values of a merged schema's `enum` or `const` that satisfy it; undefined where it has neither. @throws UserError for a pattern, whose test may take for ever */
+  listed(schema: Schema, path: string): unknown[] | undefined {
+    const { enum: values, ...rest } = schema
+    if (Object.hasOwn(schema, 'const')) return this.#fits(schema.const, schema, path) ? [schema.const] : []
+    return Array.isArray(values) ? values.filter((value) => this.#fits(value, rest, path)) : undefined
+  }
+
+  #satisfies(value: unknown, of: unknown, path: string): boolean {
+    return of !== false && this.#deeper(path, () => this.#fits(value, this.merged(of, path), path))
+  }
+
+  #fits(value: unknown, schema: Schema, path: string): boolean {
+    const holds = (inner: unknown, part: unknown) => part === undefined || this.#satisfies(inner, part, path)
+    const within = (size: number, least: string, most: string) =>
+      size >= bound(schema[least], -Infinity) && size <= bound(schema[most], Infinity)
+    if (schema.$ref !== undefined && !holds(value, this.follow(schema.$ref, path))) return false
+    if (Object.hasOwn(schema, 'const') && textOf(schema.const) !== textOf(value)) return false
+    if (Array.isArray(schema.enum) && !schema.enum.some((one) => textOf(one) === textOf(value))) return false
+    for (const branches of [schema.anyOf, schema.oneOf])
+      if (Array.isArray(branches) && !branches.some((branch) => holds(value, branch))) return false
+    const types = schema.type === undefined ? undefined : [schema.type].flat()
+    if (types && !(value === null && schema.nullable === true) && !typesOf(value).some((type) => types.includes(type)))
+      return false
+    if (typeof value === 'string') {
+      if (schema.pattern !== undefined)
+        throw new UserError(`${path}: a list of values and a pattern cannot both be held. Leave the pattern out.`)
+      return within(Array.from(value).length, 'minLength', 'maxLength')
+    }
+    if (typeof value === 'number') {
+      const [above, below] = [schema.exclusiveMinimum, schema.exclusiveMaximum]
+      // As draft 4 wrote them, beside a bound.
+      if ((above === true && value === schema.minimum) || (below === true && value === schema.maximum)) return false
+      return within(value, 'minimum', 'maximum') && value > bound(above, -Infinity) && value < bound(below, Infinity)
+    }
+    if (Array.isArray(value)) {
+      const first = (schema.prefixItems ?? (Array.isArray(schema.items) ? schema.items : [])) as unknown[]
+      const rest = Array.isArray(schema.items) ? schema.additionalItems : schema.items
+      return (
+        within(value.length, 'minItems', 'maxItems') && value.every((item, i) => holds(item, i < first.length ? first[i] : rest))
+      )
+    }
+    if (!isObject(value)) return true
+    const properties = isObject(schema.properties) ? schema.properties : {}
+    const required = Array.isArray(schema.required) ? (schema.required as string[]) : []
+    return (
+      within(Object.keys(value).length, 'minProperties', 'maxProperties') &&
+      required.every((name) => Object.hasOwn(value, name)) &&
+      Object.entries(value).every(([name, inner]) =>
+        holds(inner, Object.hasOwn(properties, name) ? properties[name] : schema.additionalProperties),
+      )
+    )
+  }
+
   /**
    * Whether some value of finite size satisfies the schema: a reference that requires itself has none, and a grammar of it would never end.
    * A smallest value never holds a reference inside of itself, so a reference that is met again counts as no.
    */
   hasValue(value: unknown, path: string, open: ReadonlySet<string> = new Set()): boolean {
+    return this.#deeper(path, () => this.#hasValue(value, path, open))
+  }
+
+  #deeper(path: string, ask: () => boolean): boolean {
     if (++this.#within > MOST_WITHIN)
       throw new UserError(`${path}: references that must both hold lead to each other without end. Write one schema.`)
-    const found = this.#hasValue(value, path, open)
+    const found = ask()
     this.#within--
     return found
   }
@@ -162,7 +219,8 @@ export class SchemaReader {
   #hasValue(value: unknown, path: string, open: ReadonlySet<string>): boolean {
     if (value === false) return false
     const schema = this.merged(value, path)
-    if (schema.const !== undefined || schema.enum !== undefined) return true
+    const listed = this.listed(schema, path)
+    if (listed) return listed.length > 0
     if (schema.$ref !== undefined) {
       const ref = JSON.stringify(schema.$ref)
       if (this.#satisfiable.has(ref)) return true
@@ -189,6 +247,22 @@ export class SchemaReader {
     return (types.includes('object') && object) || (types.includes('array') && array)
   }
 }
+
+const bound = (value: unknown, otherwise: number): number => (typeof value === 'number' ? value : otherwise)
+
+/** The types of a value, as schemas name them. */
+function typesOf(value: unknown): string[] {
+  if (value === null) return ['null']
+  if (Array.isArray(value)) return ['array']
+  if (typeof value === 'number') return Number.isInteger(value) ? ['integer', 'number'] : ['number']
+  return [typeof value]
+}
+
+/** JSON in which equal objects have equal texts. */
+const textOf = (value: unknown): string =>
+  JSON.stringify(value, (_, inner: unknown) =>
+    isObject(inner) ? Object.fromEntries(Object.entries(inner).toSorted(([a], [b]) => (a < b ? -1 : 1))) : inner,
+  )
 
 /**
  * A schema with what another one that must hold beside it says of properties and items which that one does not name itself: by its `additionalProperties`,

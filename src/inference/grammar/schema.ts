@@ -67,11 +67,6 @@ class Converter {
     const schema = this.#reader.merged(value, path)
     if (Object.keys(schema).every((name) => isNote(name))) return this.#anything()
     if (schema.$ref !== undefined) return this.#reference(schema.$ref, path)
-    if (Object.hasOwn(schema, 'const')) return this.#values([schema.const], schema, path)
-    if (schema.enum !== undefined) {
-      if (!Array.isArray(schema.enum)) throw new UserError(`${path}: enum is a list of values.`)
-      return this.#values(schema.enum, schema, path)
-    }
     for (const name of ['anyOf', 'oneOf'] as const) {
       if (schema[name] === undefined) continue
       const { [name]: branches, ...base } = schema
@@ -87,6 +82,9 @@ class Converter {
       const bodies = kept.map(({ both, at }) => this.convert(both, at, depth + 1))
       return this.rules.add(oneOf([...new Set(bodies)]))
     }
+    if (schema.enum !== undefined && !Array.isArray(schema.enum)) throw new UserError(`${path}: enum is a list of values.`)
+    const listed = this.#reader.listed(schema, path)
+    if (listed) return this.#values(listed, schema, path)
     const bodies = this.#typesOf(schema, path).map((type) => this.#typed(type, schema, path, depth))
     return this.rules.add(oneOf([...new Set(bodies)]))
   }
@@ -138,18 +136,9 @@ class Converter {
     return type === 'array' ? this.#array(schema, path, depth) : this.#object(schema, path, depth)
   }
 
-  #values(values: unknown[], schema: Schema, path: string): string {
+  #values(kept: unknown[], schema: Schema, path: string): string {
     if (schema.pattern !== undefined)
       throw new UserError(`${path}: a list of values and a pattern cannot both be held. Leave the pattern out.`)
-    const types = schema.type === undefined ? TYPES : [schema.type].flat()
-    // A const counts only where the enum beside it contains it.
-    const listed = Array.isArray(schema.enum) ? new Set(schema.enum.map((value) => JSON.stringify(value))) : undefined
-    const kept = values.filter(
-      (value) =>
-        typesOfValue(value).some((type) => types.includes(type)) &&
-        isWithin(value, schema) &&
-        (listed?.has(JSON.stringify(value)) ?? true),
-    )
     if (kept.length === 0) throw new UserError(`${path}: no value of its list is of its type, and within its bounds.`)
     return this.rules.add(oneOf([...new Set(kept.map((value) => literal(JSON.stringify(value))))]))
   }
@@ -284,7 +273,8 @@ class Converter {
     let extra: string | undefined
     if (open) {
       const value = this.convert(more, `${path}.additionalProperties`, depth + 1)
-      extra = this.rules.add(`${this.#otherName(kept.map(([name]) => name))} ${colon} ${value}`)
+      // Not the names of those that were left out, either: no value is one of theirs.
+      extra = this.rules.add(`${this.#otherName(entries.map(([name]) => name))} ${colon} ${value}`)
     }
     // From the last property to the first: what may come after some member, and what may come first.
     const bound = most === undefined ? undefined : most - 1
@@ -316,28 +306,6 @@ class Converter {
     const all = names.map((name) => Array.from(name))
     return this.rules.add(String.raw`"\"" ${node(all, all.length > 0)} "\""`)
   }
-}
-
-function typesOfValue(value: unknown): string[] {
-  if (value === null) return ['null']
-  if (Array.isArray(value)) return ['array']
-  if (typeof value === 'number') return Number.isInteger(value) ? ['integer', 'number'] : ['number']
-  return [typeof value]
-}
-
-/** Whether a value of `enum` satisfies the keywords beside `enum`; objects and arrays are not checked further. */
-function isWithin(value: unknown, schema: Schema): boolean {
-  const bound = (name: string, otherwise: number) => (typeof schema[name] === 'number' ? schema[name] : otherwise)
-  if (typeof value === 'string') {
-    const length = Array.from(value).length
-    return length >= bound('minLength', 0) && length <= bound('maxLength', Infinity)
-  }
-  if (typeof value !== 'number') return true
-  const [low, high] = [bound('minimum', -Infinity), bound('maximum', Infinity)]
-  if (value < low || value > high) return false
-  // As draft 4 wrote them.
-  if ((schema.exclusiveMinimum === true && value === low) || (schema.exclusiveMaximum === true && value === high)) return false
-  return value > bound('exclusiveMinimum', -Infinity) && value < bound('exclusiveMaximum', Infinity)
 }
 
 function count(schema: Schema, name: string, path: string): number | undefined {
