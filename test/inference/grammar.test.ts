@@ -465,6 +465,9 @@ test('what one of two schemas says of properties and items that only the other o
     [{ allOf: [a, { additionalProperties: { minimum: 5 } }] }, '{"a":4}', false],
     [{ ...list, minItems: 1 }, '["x"]', true],
     [{ ...list, minItems: 1 }, '["xy"]', false],
+    [{ $defs: { x: { $ref: '#/$defs/y' }, y: { minimum: 3 } }, $ref: '#/$defs/x', type: 'integer' }, '3', true],
+    [{ $defs: { x: { $ref: '#/$defs/y' }, y: { minimum: 3 } }, $ref: '#/$defs/x', type: 'integer' }, '3.5', false],
+    [{ $defs: { x: { $ref: '#/$defs/y' }, y: { minimum: 3 } }, $ref: '#/$defs/x', type: 'integer' }, '2', false],
     [number, '3', true],
     [number, '3.5', false],
   ]
@@ -599,6 +602,14 @@ describe('formats that cannot be held are said so, and others work on', () => {
         schema: { $defs: { n: { properties: { n: { $ref: '#/$defs/n' } }, required: ['n'] } }, $ref: '#/$defs/n' },
       },
       'requires itself',
+    ],
+    [
+      'a circle of references',
+      {
+        type: 'json_schema',
+        schema: { $defs: { x: { $ref: '#/$defs/y' }, y: { $ref: '#/$defs/x' } }, $ref: '#/$defs/x', type: 'integer' },
+      },
+      'deep in each other',
     ],
     [
       'two endless references',

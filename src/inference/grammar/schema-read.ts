@@ -104,10 +104,13 @@ export class SchemaReader {
       if (!Array.isArray(allOf)) throw new UserError(`${path}: allOf is a list of schemas.`)
       allOf.forEach((part, i) => (out = this.merge(out, this.merged(part, `${path}.allOf[${i}]`, depth + 1), path, depth)))
     }
-    const beside = Object.keys(out).filter((name) => name !== '$ref' && !NOTES.has(name))
-    if (out.$ref === undefined || beside.length === 0) return out
-    const { $ref, ...rest } = out
-    return this.merge(this.merged(this.follow($ref, path), path, depth + 1), rest, path, depth)
+    // A reference may lead to another one.
+    for (let deep = depth; ; deep++) {
+      const beside = Object.keys(out).filter((name) => name !== '$ref' && !NOTES.has(name))
+      if (out.$ref === undefined || beside.length === 0) return out
+      const { $ref, ...rest } = out
+      out = this.merge(this.merged(this.follow($ref, path), path, deep + 1), rest, path, deep)
+    }
   }
 
   /** Two schemas that both must hold, as one. */
