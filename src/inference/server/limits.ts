@@ -5,7 +5,7 @@ import { badRequest, HttpError } from './errors.ts'
 export interface Place {
   /** One of its completions has ended, so another may be admitted even while the client still reads. */
   ended(): void
-  /** The answer was sent, or the client is gone. */
+  /** The answer was made, of a stream its last event; or the client is gone. */
   leave(): void
 }
 
@@ -14,7 +14,7 @@ export class Gate {
   /** The most completions that may run or wait. */
   readonly #most: number
   #held = 0
-  /** Requests that are not fully answered yet. */
+  /** Requests whose answer is not made yet. */
   #open = 0
   #draining = false
   #idle: (() => void)[] = []
@@ -74,7 +74,7 @@ export class Gate {
     this.#draining = true
   }
 
-  /** Resolves when all requests are fully answered, or after so many milliseconds. */
+  /** Resolves when the answers to all requests are made (they may still be on their way), or after so many milliseconds. */
   async empty(ms: number): Promise<void> {
     if (this.#open === 0) return
     let timer: NodeJS.Timeout | undefined
