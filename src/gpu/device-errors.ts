@@ -39,8 +39,9 @@ export class DeviceErrors {
     this.#error ??= error
   }
 
-  /** Sends commands, and reports what validation says of them with the names of their kernels. */
-  within(commands: Command[], submit: () => void): void {
+  /** Sends commands, and where they are given reports what validation says of them with the names of their kernels. */
+  within(commands: Command[] | undefined, submit: () => void): void {
+    if (!commands) return submit()
     this.#device.pushErrorScope('validation')
     submit()
     const names = [...new Set(commands.map((c) => ('kernel' in c ? c.kernel.label : 'copy')))].slice(0, 12).join(', ')

@@ -14,7 +14,7 @@ import { GpuError, type DeviceLostError } from './errors.ts'
 import { keepYoungSpace } from './heap.ts'
 import { encodeParams, KernelCache, type Kernel } from './kernel.ts'
 import { Pace } from './pace.ts'
-import { commandsOf, emptyPlan, fill, type Plan } from './plan.ts'
+import { emptyPlan, fill, isEmpty, type Plan } from './plan.ts'
 import { BufferPool, GpuBuffer, GpuTexture } from './pool.ts'
 import { ReadBuffers } from './read-buffers.ts'
 import { growArena, PlacedScratch, ScratchTrace, type Piece } from './scratch.ts'
@@ -49,8 +49,7 @@ export class Gpu {
   readonly #groups: BindGroups
   readonly #timer: DispatchTimer<string> | undefined
   readonly #copies: SecondCopies | undefined
-  /** On GPUs: ends a submit before it takes too long. */
-  readonly #pace: Pace | undefined
+  readonly #pace: Pace | undefined // on GPUs: ends a submit before it takes too long
   readonly #trace: GpuTrace
   readonly #errors: DeviceErrors
   /** The plan that is being recorded. */
@@ -286,14 +285,18 @@ export class Gpu {
    */
   replay(plan: Plan, values: Record<string, number> = {}, section?: number): void {
     if (this.#recording) throw new GpuError('a plan that is being recorded cannot hold another')
+    const { commands, cuts, openings } = plan
     this.epoch++
     if (!section) {
       // Commands of an earlier replay still have its numbers.
-      if (!plan.openings.none) this.flush()
+      if (!openings.none) this.flush()
       fill(plan, values)
     }
     const isEnough = this.#pace?.begin(plan)
-    for (const command of commandsOf(plan, section)) {
+    const to = section === undefined ? commands.length : (cuts[section] ?? commands.length)
+    for (let i = section ? cuts[section - 1] : 0; i < to; i++) {
+      const command = commands[i]
+      if (isEmpty(command)) continue
       if ('kernel' in command) this.dispatches++
       this.#pending.push(command)
       if (isEnough?.(command)) this.flush()
@@ -327,9 +330,7 @@ export class Gpu {
     this.#sent += encode(encoder, commands, { uniforms: this.#uniforms, timer })
     this.submits++
     this.#pace?.sent(commands)
-    const submit = (): void => this.device.queue.submit([encoder.finish()])
-    if (this.checks) this.#errors.within(commands, submit)
-    else submit()
+    this.#errors.within(this.checks ? commands : undefined, () => this.device.queue.submit([encoder.finish()]))
   }
 
   /**

@@ -50,12 +50,6 @@ export function fill(plan: Plan, values: Record<string, number>): void {
   }
 }
 
-/** Commands of a plan that have something to do: all, or those between two cuts. */
-export function commandsOf({ commands, cuts }: Plan, section?: number): Command[] {
-  const part = section === undefined ? commands : commands.slice(cuts[section - 1] ?? 0, cuts[section])
-  return part.filter((command) => !isEmpty(command))
-}
-
 /** Whether a command of a plan has nothing to do. */
 export function isEmpty(command: Command): boolean {
   if ('kernel' in command) return command.workgroups.includes(0)
