@@ -55,6 +55,10 @@ function suggestions(run: Run, lastStep: number, checkpoint: string): string[] {
     'another task: set [env] id to arithmetic or reverse-text, or write your own (docs/environments.md)',
     `another loss: copy ${isCheckout ? 'src/trainer/losses/cispo.ts' : 'configs/losses/ppo-clip.ts'}, change it, and name it: --trainer.args.loss ./my_loss.ts`,
   ]
+  const served = args.use_lora
+    ? `${shellWord(config.model.name)} --adapter learned=${shellWord(checkpoint)}`
+    : shellWord(checkpoint)
+  next.push(`ask what it learned, from any client of OpenAI's API: ${CLI} serve --model ${served}`)
   if (args.use_lora) {
     next.push(
       `model and adapter as one folder: ${CLI} merge --model ${shellWord(config.model.name)} --adapter ${shellWord(checkpoint)} --out merged`,

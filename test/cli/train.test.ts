@@ -164,6 +164,7 @@ describe('a run in turns (max_async_level = 0)', () => {
     expect(readMetrics(rows).map((row) => row.step)).toEqual([0, 1, 2, 3, 5])
     const file = runs.path('moved/copy/config.toml')
     expect(outcome.stdout).toContain(`train longer: node train.js @ ${file} --resume`)
+    expect(outcome.stdout).toMatch(/serve --model \S+ --adapter learned=\S+copy\/checkpoints\/step_5\n/)
     const { args } = parse(readFileSync(file, 'utf8')).trainer as { args: Record<string, unknown> }
     expect([args.output_dir, args.run_name]).toEqual([runs.path('moved'), 'copy'])
   })
