@@ -15,13 +15,16 @@ function file(name: string, text: string): string {
   return path
 }
 
+/** This folder, and not one whose name only begins like it, as TMPDIR's may. */
+const here = new RegExp(`${RegExp.escape(process.cwd())}(?![\\w-])`, 'g')
+
 /** The message of the UserError that a call throws, without the folder. */
 function errorOf(call: () => unknown): string {
   try {
     call()
   } catch (error) {
     expect(error).toBeInstanceOf(UserError)
-    return messageOf(error).replaceAll(`${folder}/`, '').replaceAll(process.cwd(), '<here>')
+    return messageOf(error).replaceAll(`${folder}/`, '').replace(here, '<here>')
   }
   throw new Error('it did not throw')
 }
