@@ -28,8 +28,10 @@ export interface GpuFacts {
   architecture: string
   /** A CPU that plays a GPU (lavapipe, SwiftShader). Picks the kernels made for it. */
   software: boolean
-  /** Invocations of a subgroup where this is one fixed number, else 0: then kernels use workgroup memory instead. */
+  /** Invocations of a subgroup where this is one fixed number, or DAWN_RL_SUBGROUPS asks for one; else 0: then kernels use workgroup memory instead. */
   subgroupSize: number
+  /** Whether kernels have to ask for that number, as the driver would choose one by itself. */
+  sizedSubgroups: boolean
   f16: boolean
   /** Shapes of the matrix units that multiply f16 by f16 into float32; empty where there are none. */
   matrixUnits: MatrixUnit[]
@@ -84,7 +86,14 @@ export interface OpenDevice {
   another: () => Promise<GPUDevice>
 }
 
-const wantedFeatures = ['shader-f16', 'subgroups', 'timestamp-query', 'chromium-experimental-subgroup-matrix'] as const
+const sizeFeature = 'subgroup-size-control'
+const wantedFeatures = [
+  'shader-f16',
+  'subgroups',
+  sizeFeature,
+  'timestamp-query',
+  'chromium-experimental-subgroup-matrix',
+] as const
 
 /**
  * Dawn's switches for a run with or without checks; `vulkan_enable_f16_on_nvidia`, because Dawn hides f16 on NVIDIA otherwise. Timestamps are rounded
@@ -140,18 +149,21 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
   // An adapter can open only one device.
   const another = async (): Promise<GPUDevice> => open((await findAdapter(gpu))!, 'dawn-rl, beside')
   const info = adapter.info
-  const fixed = info.subgroupMinSize === info.subgroupMaxSize ? (info.subgroupMinSize ?? 0) : 0
   const software = isSoftware(info)
+  const subgroups = subgroupsOf(info, features)
   const language = gpu.wgslLanguageFeatures
   const facts: GpuFacts = {
     name: info.description || info.device || info.architecture,
     vendor: info.vendor,
     architecture: info.architecture,
     software,
-    subgroupSize: features.has('subgroups') && process.env.DAWN_RL_SUBGROUPS !== '0' ? fixed : 0,
+    ...subgroups,
     f16: features.has('shader-f16'),
     // With subgroups of 16, a kernel that uses lavapipe's matrix units ends the process (Mesa 26.2).
-    matrixUnits: features.has('chromium-experimental-subgroup-matrix') && !(software && fixed === 16) ? matrixUnitsOf(info) : [],
+    matrixUnits:
+      features.has('chromium-experimental-subgroup-matrix') && !(software && subgroups.subgroupSize === 16)
+        ? matrixUnitsOf(info)
+        : [],
     timestamps: features.has('timestamp-query'),
     immediates: language.has('immediate_address_space') && process.env.DAWN_RL_IMMEDIATES !== '0',
     fused: software && fusesMultiplyAdd(info.description),
@@ -163,6 +175,25 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
     limits: limitsOf(device.limits),
   }
   return { gpu, device, facts, checks, another }
+}
+
+/**
+ * The subgroups that kernels count on. AMD's and Intel's drivers choose a size for each kernel by themselves, unless it asks for one.
+ * @throws UserError where DAWN_RL_SUBGROUPS asks for what the adapter does not have
+ */
+function subgroupsOf(info: GPUAdapterInfo, features: Set<string>): Pick<GpuFacts, 'subgroupSize' | 'sizedSubgroups'> {
+  const { subgroupMinSize: least = 0, subgroupMaxSize: most = 0 } = info
+  const asked = process.env.DAWN_RL_SUBGROUPS
+  if (!features.has('subgroups') || asked === '0') return { subgroupSize: 0, sizedSubgroups: false }
+  if (!asked) return { subgroupSize: least === most ? least : 0, sizedSubgroups: false }
+  const size = Number(asked)
+  if (features.has(sizeFeature) && size >= least && size <= most && Number.isInteger(Math.log2(size)))
+    return { subgroupSize: size, sizedSubgroups: true }
+  const has = least === most ? `${least} lanes` : `${least} to ${most} lanes, in powers of two`
+  const why = features.has(sizeFeature) ? `have ${has}` : 'have as many lanes as its driver likes'
+  throw new UserError(
+    `DAWN_RL_SUBGROUPS=${asked}: this adapter's subgroups ${why}. Leave it out; 0 is for kernels without subgroups.`,
+  )
 }
 
 /** An adapter's limits by name: on the object they are getters of its prototype, so a spread would miss them. */

@@ -193,7 +193,13 @@ export class KernelCache {
     const enables: string[] = []
     // Without comments: one that mentions f16 would enable it, and an adapter without f16 refuses that.
     const code = source.replaceAll(/\/\/.*/g, '')
-    if (/\bsubgroup[A-Z]/.test(code)) enables.push('enable subgroups;', 'diagnostic(off, subgroup_uniformity);')
+    if (/\bsubgroup[A-Z]/.test(code)) {
+      enables.push('enable subgroups;', 'diagnostic(off, subgroup_uniformity);')
+      if (this.#facts.sizedSubgroups) {
+        enables.push('enable subgroup_size_control;')
+        source = source.replace('@compute', `@subgroup_size(${this.#facts.subgroupSize}) @compute`)
+      }
+    }
     if (/\bf16\b/.test(code)) enables.push('enable f16;')
     if (/\bsubgroup_matrix/.test(code)) {
       enables.push('enable chromium_experimental_subgroup_matrix;', 'diagnostic(off, chromium.subgroup_matrix_uniformity);')
