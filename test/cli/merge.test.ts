@@ -1,6 +1,6 @@
 /** `merge` without an adapter, as a user runs it: how a GGUF becomes a folder that transformers and vLLM read. */
 import { spawn, spawnSync } from 'node:child_process'
-import { existsSync, globSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { globSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -11,28 +11,13 @@ import { openSafetensors } from '../../src/model/safetensors.ts'
 import { tensorShapes } from '../../src/model/shapes.ts'
 import type { TensorData } from '../../src/model/types.ts'
 import { smollm2, withoutSmollm2 } from '../model/helpers.ts'
+import { renamesAsWindows } from '../renames.ts'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-merge-'))
 afterAll(() => rmSync(folder, { recursive: true }))
 
-/** Windows renames no folder in which a file is open. */
-const renames = `
-  import { readdirSync, readlinkSync } from 'node:fs'
-  import files from 'node:fs/promises'
-  import { syncBuiltinESMExports } from 'node:module'
-  const { rename } = files
-  const link = (fd) => { try { return readlinkSync('/proc/self/fd/' + fd) } catch { return '' } }
-  files.rename = async (from, to) => {
-    const open = readdirSync('/proc/self/fd').map(link).find((path) => path.startsWith(from + '/'))
-    if (open) throw new Error('open as its folder is renamed: ' + open)
-    return await rename(from, to)
-  }
-  syncBuiltinESMExports()`
-const env = {
-  ...process.env,
-  ...(existsSync('/proc/self/fd') && { NODE_OPTIONS: `--import=data:text/javascript,${encodeURIComponent(renames)}` }),
-}
+const env = { ...process.env, ...renamesAsWindows }
 
 function merge(model: string, out: string, ...words: string[]): string {
   const result = spawnSync(process.execPath, [join(root, 'cli.js'), 'merge', '--model', model, '--out', out, ...words], {

@@ -1,11 +1,9 @@
 /** Where an adapter has no immediates, parameters go through a ring of uniform buffers: the same numbers must come out. */
 import { afterAll, expect, test } from 'vitest'
 import { Gpu } from '../../src/gpu/gpu.ts'
-import { uploadWeight } from '../../src/kernels/common/weight.ts'
 import { add } from '../../src/kernels/elementwise/elementwise.ts'
-import { linear } from '../../src/kernels/matmul/matmul.ts'
-import { rmsNorm } from '../../src/kernels/norm/norm.ts'
-import { Bench, bf16Bits, openBench, sameBits, toBf16 } from './harness.ts'
+import { Bench, openBench, sameBits } from './harness.ts'
+import { linearAndNorm } from './numbers.ts'
 
 const plain = await openBench()
 process.env.DAWN_RL_IMMEDIATES = '0'
@@ -21,20 +19,8 @@ test('the switches are taken when the device is opened', () => {
   expect(plain.gpu.facts.immediates).toBe(true)
 })
 
-async function numbers(bench: Bench): Promise<Float32Array[]> {
-  const results: Float32Array[] = []
-  // The kernels of the device without subgroups on both, so that only the way of the parameters differs.
-  await bench.run('ring', { software: false, subgroupSize: 0 }, async () => {
-    const { gpu } = bench
-    const weight = uploadWeight(gpu, 'w', 33, 40, bf16Bits(bench.normals(33 * 40).map(toBf16)))
-    const [x, y, z, rstd] = [bench.up(bench.normals(9 * 40)), bench.out(9 * 33), bench.out(9 * 40), bench.out(9)]
-    linear(gpu, x, 9, weight, y, { alpha: 0.3 })
-    rmsNorm(gpu, x, bench.up(bench.normals(40)), z, rstd, 9, 40, 1e-5)
-    results.push(await bench.down(y, 9 * 33), await bench.down(z, 9 * 40))
-    ;(weight.slices[0].storage as { release(): void }).release()
-  })
-  return results
-}
+// The kernels of the device without subgroups on both, so that only the way of the parameters differs.
+const numbers = (bench: Bench) => linearAndNorm(bench, 'ring', { software: false, subgroupSize: 0 })
 
 test('matmul and norm give the bits they give with immediates', async () => {
   const [a, b] = [await numbers(plain), await numbers(ring)]

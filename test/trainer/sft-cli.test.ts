@@ -7,6 +7,7 @@ import { expect, test } from 'vitest'
 import { openModel } from '../../src/model/open.ts'
 import { readAdapter } from '../../src/model/peft.ts'
 import type { TimelineRow } from '../../src/monitor/timeline-writer.ts'
+import { renamesAsWindows } from '../renames.ts'
 import { tempFolder } from './helpers.ts'
 
 const folder = tempFolder()
@@ -92,24 +93,14 @@ const data = () => {
 test('saves into the folder that the model came from, where no file is open then: Windows renames none with one', async () => {
   const own = join(folder, 'own')
   cpSync(join(root, 'models/tiny'), own, { recursive: true })
-  const hook = write(
-    'renames.mjs',
-    `
-    import { readdirSync, readlinkSync } from 'node:fs'
-    import files from 'node:fs/promises'
-    import { syncBuiltinESMExports } from 'node:module'
-    const { rename } = files
-    const link = (fd) => { try { return readlinkSync('/proc/self/fd/' + fd) } catch { return '' } }
-    files.rename = async (from, to) => {
-      const open = readdirSync('/proc/self/fd').map(link).find((path) => path.startsWith(from + '/'))
-      if (open) throw new Error('open as its folder is renamed: ' + open)
-      return await rename(from, to)
-    }
-    syncBuiltinESMExports()`,
-  )
-  const env = existsSync('/proc/self/fd') ? { NODE_OPTIONS: `--import=${pathToFileURL(hook).href}` } : {}
   const args = `use_lora = false\nmax_steps = 1\nsave_to = ${JSON.stringify(own)}`
-  const saved = await sftWith(env, '@', config('own.toml', `model = ${JSON.stringify(own)}`, args), '--run-name', 'own')
+  const saved = await sftWith(
+    renamesAsWindows,
+    '@',
+    config('own.toml', `model = ${JSON.stringify(own)}`, args),
+    '--run-name',
+    'own',
+  )
   expect(saved.code, saved.text).toBe(0)
   expect(saved.text).toContain(`model: ${own}`)
 })
