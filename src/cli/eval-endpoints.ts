@@ -1,10 +1,10 @@
 /** Models behind OpenAI-compatible endpoints: how they are named, and a chat client that asks them. */
-import { existsSync, readFileSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import type { OpenAI } from 'openai'
 import { parse, TomlError } from 'smol-toml'
 import { causeOf, messageOf, nearest, UserError } from '../common/errors.ts'
 import { fetchWhole } from '../common/patient-fetch.ts'
-import { textOfBytes } from '../common/texts.ts'
+import { textOfFile } from '../common/texts.ts'
 import { notToml } from '../config/compose.ts'
 import { ContextFullError } from '../environments/chat.ts'
 import { replyText } from '../environments/judge.ts'
@@ -29,11 +29,11 @@ const ENDPOINT_FILES = ['configs/endpoints.toml', 'endpoints.toml']
  * @throws UserError for a file that is missing or has another form
  */
 export function readEndpoints(file: string): Map<string, Endpoint> {
+  const text = textOfFile(file)
   let table: Record<string, unknown>
   try {
-    table = parse(textOfBytes(readFileSync(file), file))
+    table = parse(text)
   } catch (error) {
-    if (error instanceof UserError) throw error
     // Without quoting the line, which may hold a key.
     throw new UserError(error instanceof TomlError ? notToml(error, file) : `${file} can't be read: ${messageOf(error)}.`)
   }

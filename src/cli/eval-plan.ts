@@ -3,10 +3,10 @@ import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parse } from 'smol-toml'
 import { CLI } from '../common/commands.ts'
-import { messageOf, UserError } from '../common/errors.ts'
+import { UserError } from '../common/errors.ts'
 import { stepFolders } from '../common/folders.ts'
 import { hashSeed, Random } from '../common/random.ts'
-import { textOfBytes } from '../common/texts.ts'
+import { textOfBytes, textOfFile } from '../common/texts.ts'
 import type { SamplingParams } from '../common/types.ts'
 import { isTable } from '../config/compose.ts'
 import { parseConfig, parseEvalConfig, parseSftConfig } from '../config/load.ts'
@@ -201,13 +201,7 @@ const isSft = (table: Record<string, unknown>): boolean => 'data' in table
 
 /** Reads a config of `train` or `sft`, or an eval config of verifiers ([[eval]] with env_id). */
 function readFile(file: string): Asked {
-  let text: string
-  try {
-    text = textOfBytes(readFileSync(file), file)
-  } catch (error) {
-    if (error instanceof UserError) throw error
-    throw new UserError(`${file || 'the file after @'} can't be read: ${messageOf(error)}.`)
-  }
+  const text = textOfFile(file, file || 'the file after @')
   const table = tableOf(text)
   if (isSft(table)) {
     const { model, data, trainer } = parseSftConfig(text, file).config

@@ -214,9 +214,11 @@ export class SchemaReader {
   #deeper(path: string, ask: () => boolean): boolean {
     if (++this.#within > MOST_WITHIN)
       throw new UserError(`${path}: references that must both hold lead to each other without end. Write one schema.`)
-    const found = ask()
-    this.#within--
-    return found
+    try {
+      return ask()
+    } finally {
+      this.#within--
+    }
   }
 
   #hasValue(value: unknown, path: string, open: ReadonlySet<string>): boolean {
