@@ -20,8 +20,8 @@ export interface WaitFor {
 
 /** Part of the expected time that is slept. */
 const slept = 0.85
-/** Milliseconds of a nap: the most that an answer, or anything else that the event loop has to do, is late. */
-const napped = 0.4
+/** Milliseconds of a nap, the most that an answer, or anything else that the event loop has to do, is late; and what a turn of that loop takes, Dawn's questions to the device included. */
+const [shortest, longest, aTurn] = [0.4, 2, 0.1]
 const nobody = new Int32Array(new SharedArrayBuffer(4))
 
 export class WaitClock {
@@ -67,16 +67,28 @@ export class WaitClock {
   }
 }
 
-/** Waits for a promise of the device without taking a core from it. */
+/** The waits that are napped through now, the newest last. */
+const open: { begin: number }[] = []
+
+/**
+ * Waits for a promise of the device without taking a core from it. A turn of the event loop takes some of the time of a core, an answer that is seen late leaves
+ * all of them idle: their sum over a wait is least where a nap is the root of what a turn takes times what is left of the wait. That is not known, and taken to be
+ * as long as the wait was so far. Of several waits the newest naps for all.
+ */
 export async function napping(promise: Promise<unknown>): Promise<void> {
-  const wait = { over: false }
+  const wait = { begin: performance.now(), over: false }
   const end = () => (wait.over = true)
   promise.then(end, end)
   // A promise that is settled already needs no nap.
   await turn()
+  open.push(wait)
   while (!wait.over) {
-    Atomics.wait(nobody, 0, 0, napped)
+    if (open.at(-1) === wait) {
+      const nap = Math.sqrt(aTurn * (performance.now() - wait.begin))
+      Atomics.wait(nobody, 0, 0, Math.min(Math.max(nap, shortest), longest))
+    }
     await turn()
   }
+  open.splice(open.indexOf(wait), 1)
   await promise
 }

@@ -1,7 +1,7 @@
 /** How long waits sleep, without a device: promises that take a known time stand for its work. */
 import { setTimeout as after } from 'node:timers/promises'
-import { expect, test } from 'vitest'
-import { WaitClock } from '../../src/gpu/waits.ts'
+import { expect, test, vi } from 'vitest'
+import { napping, WaitClock } from '../../src/gpu/waits.ts'
 
 /** The milliseconds that the clock takes for work of `ms`. */
 async function timed(clock: WaitClock, ms: number, kernels: number, name = 'a step'): Promise<number> {
@@ -31,8 +31,8 @@ test('nor does one that was sent behind them and brought kernels of its own', as
 
 test('what a unit of work takes is learned, and most of such a wait is slept through', async () => {
   const clock = new WaitClock()
-  await timed(clock, 40, 1)
-  await timed(clock, 40, 1)
+  const took = [await timed(clock, 40, 1), await timed(clock, 40, 1)]
+  const learned = 10 * Math.min(...took)
   const begin = performance.now()
   let asked = 0
   const through = after(400)
@@ -44,6 +44,25 @@ test('what a unit of work takes is learned, and most of such a wait is slept thr
     },
     1,
   )
-  expect(asked).toBeGreaterThan(250)
-  expect(asked).toBeLessThan(400)
+  expect(asked).toBeGreaterThan(0.55 * learned)
+  expect(asked).toBeLessThan(learned)
+})
+
+test('naps grow with a wait, up to 2 ms, and the newest of several waits naps for all', async () => {
+  const nap = vi.spyOn(Atomics, 'wait')
+  try {
+    const naps = () => nap.mock.calls.map(([, , , ms]) => ms!)
+    const long = napping(after(200))
+    await after(100)
+    expect(naps()[0]).toBeLessThan(2)
+    expect(naps().at(-1)).toBe(2)
+    expect(naps()).toEqual(naps().toSorted((a, b) => a - b))
+    const before = naps().length
+    await napping(after(20))
+    expect(Math.min(...naps().slice(before))).toBeLessThan(2)
+    await long
+    expect(naps().at(-1)).toBe(2)
+  } finally {
+    nap.mockRestore()
+  }
 })
