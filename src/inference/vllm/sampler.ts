@@ -148,7 +148,7 @@ export class VllmSampler implements Generator {
         })
         if (!wasWell) continue
         if (++failed >= TRIES) throw error
-        await sleep(pauseMs(failed))
+        await sleep(pauseMs(failed), undefined, { signal }).catch(() => {})
       }
     }
   }

@@ -235,6 +235,33 @@ describe('adapters by name', () => {
     }
   })
 
+  it('are not waited for between two tries by a request that is aborted', async () => {
+    const trainer = await openTrainer(gpu, 'lora')
+    let [ill, failed] = [false, 0]
+    const third = Promise.withResolvers<void>()
+    const where = await inFrontOf(opened.url, (request, response) => {
+      if (request.url !== '/v1/completions' || !ill) return
+      response.writeHead(500).end()
+      if (++failed === 3) third.resolve()
+    })
+    const sampler = await VllmSampler.open(samplerOptions(trainer, where, join(folder.path, 'given'), { runName: 'given' }), 0)
+    ill = true
+    const giveUp = new AbortController()
+    const asked = sampler.generate({ promptIds: [5, 6, 7], sampling: sampling({ max_tokens: 2 }), signal: giveUp.signal })
+    try {
+      await third.promise
+      // Into the pause before the fourth try, which is of 2 s.
+      await sleep(500)
+      giveUp.abort()
+      expect(await Promise.race([asked, sleep(1000)])).toMatchObject({ ids: [], finishReason: 'abort' })
+      expect(failed).toBe(3)
+    } finally {
+      await sampler.close()
+      where.close()
+      trainer.decoder.release()
+    }
+  })
+
   it('go to a server that fails each thing once while the run starts, which is told and asked again', async () => {
     const trainer = await openTrainer(gpu, 'lora')
     const asked = new Set<string>()
