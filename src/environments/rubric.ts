@@ -146,10 +146,7 @@ export class Rubric {
       const value = metrics[name] ?? null
       if (value !== null && weight !== 0) reward = (reward ?? 0) + weight * value
     }
-    if (reward === null) return { reward, metrics, error: NOTHING }
-    return Number.isFinite(reward)
-      ? { reward, metrics, error: null }
-      : { reward: null, metrics, error: 'the sum of the rewards is not finite' }
+    return scoresOf(reward, metrics)
   }
 }
 
@@ -197,8 +194,15 @@ function sumOf(parts: readonly Scores[]): Scores {
   const failed = parts.find(({ error }) => error !== null && error !== NOTHING)
   if (failed) return { reward: null, metrics, error: failed.error }
   const rewards = parts.flatMap((part) => part.reward ?? [])
-  if (rewards.length === 0) return { reward: null, metrics, error: NOTHING }
-  return { reward: rewards.reduce((a, b) => a + b, 0), metrics, error: null }
+  return scoresOf(rewards.length > 0 ? rewards.reduce((a, b) => a + b, 0) : null, metrics)
+}
+
+/** @param reward the sum; null where nothing applied */
+function scoresOf(reward: number | null, metrics: Scores['metrics']): Scores {
+  if (reward === null) return { reward, metrics, error: NOTHING }
+  return Number.isFinite(reward)
+    ? { reward, metrics, error: null }
+    : { reward: null, metrics, error: 'the sum of the rewards is not finite' }
 }
 
 function entryOf<Run>(

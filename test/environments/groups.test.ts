@@ -40,6 +40,11 @@ describe('rubrics', () => {
     const bad = new Rubric({ bad: () => Number.NaN })
     expect(await play(await all([bad, length]), 'abc')).toMatchObject({ reward: null, metrics: { length: 3 } })
   })
+  test('a sum that is too large for a number fails, as one within a rubric does', async () => {
+    const [one, other] = ['one', 'other'].map((name) => new Rubric({ [name]: () => 1e308 }))
+    const told = { reward: null, error: 'the sum of the rewards is not finite', metrics: { one: 1e308, other: 1e308 } }
+    expect(await play(await all([one, other]), 'a')).toMatchObject(told)
+  })
   test('two functions of one name are refused', () => {
     expect(() => new RubricGroup([length, length])).toThrow('two functions are named "length"')
     expect(() => new Rubric({ a: () => 1 }, { group: { a: () => [1] } })).toThrow('"a" is a function and a group function')
