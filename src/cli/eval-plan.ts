@@ -58,6 +58,7 @@ export interface EvalEnvironment {
   name: string
   id: string
   args: Record<string, unknown>
+  load?: LoadOptions
   env: Environment
   rows: Row[]
   /** Answers for each example. */
@@ -266,7 +267,7 @@ async function openWanted(
     const rows = examples === -1 ? all : all.slice(0, examples)
     if (rows.length < examples)
       notices.push(`${member.name} has ${rows.length} tasks in this split, and ${examples} were asked for.`)
-    return { name: member.name, id: wanted.id, args: wanted.args, env: member.env, rows, k }
+    return { name: member.name, id: wanted.id, args: wanted.args, load: wanted.load, env: member.env, rows, k }
   })
 }
 

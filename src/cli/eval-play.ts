@@ -42,9 +42,13 @@ interface EvalFolder {
 /** The settings that the rows depend on: an evaluation with the same settings can be resumed. */
 function settingsOf({ target, environment, plan, options }: EvalWork): Record<string, unknown> {
   const { seed: _, ...sampling } = plan.sampling
+  const { kwargs = {}, python } = environment.load ?? {}
   return {
     env_id: environment.name,
     env_args: environment.args,
+    // Absent where none is set, as in evaluations that knew nothing of them.
+    extra_env_kwargs: Object.keys(kwargs).length > 0 ? kwargs : undefined,
+    python_path: typeof python === 'string' ? resolve(python) : undefined,
     model: target.model,
     base_url: target.baseUrl ?? null,
     num_examples: environment.rows.length,

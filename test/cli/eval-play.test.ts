@@ -5,15 +5,16 @@ import { basename, dirname, join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
 import { openEvalFolder } from '../../src/cli/eval-play.ts'
 import type { EvalSource } from '../../src/cli/eval-plan.ts'
+import type { LoadOptions } from '../../src/environments/index.ts'
 import { UserError } from '../../src/common/errors.ts'
 
 const outputDir = mkdtempSync(join(tmpdir(), 'dawn-rl-eval-'))
 afterAll(() => rmSync(outputDir, { recursive: true }))
 
-function open(model: string, source: EvalSource, folder = outputDir): string {
+function open(model: string, source: EvalSource, folder = outputDir, load?: LoadOptions): string {
   const work = {
     target: { label: 'x', model },
-    environment: { name: 'short-answers', args: {}, rows: [], k: 1 },
+    environment: { name: 'short-answers', args: {}, load, rows: [], k: 1 },
     plan: { sampling: { seed: 1, temperature: 1 }, extra: {}, source, strategy: 'interleaved', toolCallParser: 'auto' },
     options: { outputDir: folder, resume: true, seed: 42, split: 'eval', solvedAt: 0.5 },
   } as unknown as Parameters<typeof openEvalFolder>[0]
@@ -42,4 +43,15 @@ test('an adapter on another model, and a run of the same name in another folder,
   const of = (dir: string) => open('first@step_10', { ...rest, checkpoints: [], dir })
   expect(of('outputs/first')).toBe(of('./outputs/first/'))
   expect(of('elsewhere/first')).not.toBe(of('outputs/first'))
+})
+
+test('an environment in Python with other attributes, or of another Python, is not the same one; how many processes play it is no matter', () => {
+  const by = (load?: LoadOptions) => open('models/y', { kind: 'model', model: 'models/y' }, outputDir, load)
+  const [plain, turns, python] = [by(), by({ python: true, kwargs: { max_turns: 5 } }), by({ python: 'venv/bin/python' })]
+  expect(new Set([plain, turns, python]).size).toBe(3)
+  expect([by({ python: true }), by({ kwargs: {}, workers: 2 })]).toEqual([plain, plain])
+  expect([plain, turns, python]).not.toContain(by({ python: 'other/bin/python' }))
+  expect(by({ python: true, kwargs: { max_turns: 5 }, workers: 4 })).toBe(turns)
+  expect(by({ python: './venv/bin/python' })).toBe(python)
+  expect(by({ python: true, kwargs: { max_turns: 6 } })).not.toBe(turns)
 })
