@@ -17,8 +17,7 @@ import { loadEnvironment, type Environment, type LoadOptions, type Row } from '.
 import type { Quantization } from '../model/types.ts'
 import { shellWord } from '../monitor/format.ts'
 import { membersOf } from '../orchestrator/tasks.ts'
-import { brokenBecause } from '../trainer/checkpoint.ts'
-import { changedBecause } from '../trainer/checkpoint-sums.ts'
+import { damagedBecause } from '../trainer/checkpoint.ts'
 import { closeEnvironments, loadOptionsOf } from './environments.ts'
 import { endpointNamed, type Endpoint } from './eval-endpoints.ts'
 import { jsonObject } from './options.ts'
@@ -324,7 +323,7 @@ async function withoutDamaged(source: RunSource, { steps }: EvalOptions, notices
   const broken: string[] = []
   const checkpoints: string[] = []
   for (const dir of source.checkpoints) {
-    const why = brokenBecause(dir) ?? (await changedBecause(dir))
+    const why = await damagedBecause(dir)
     if (why === undefined) checkpoints.push(dir)
     else broken.push(`${dir}: ${why}`)
   }

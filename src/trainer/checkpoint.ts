@@ -200,7 +200,7 @@ export async function loadCheckpoint(
   about: WeightsAbout,
   intact = false,
 ): Promise<CheckpointState> {
-  const why = brokenBecause(dir) ?? (intact ? undefined : await changedBecause(dir))
+  const why = intact ? brokenBecause(dir) : await damagedBecause(dir)
   if (why) throw new UserError(`${dir} is no whole checkpoint: ${why}. Resume from another one.`)
   const state = JSON.parse(readFileSync(join(dir, 'state.json'), 'utf8')) as CheckpointState
   const { decoder, optimizer } = trainer
@@ -327,6 +327,11 @@ export function brokenBecause(dir: string): string | undefined {
     if (!beginsWell(join(dir, name))) return `${name} has its size, and something else in it`
   }
   return undefined
+}
+
+/** Why a folder is no checkpoint to load: `brokenBecause`, or other bytes than were written. Reads all files. */
+export async function damagedBecause(dir: string): Promise<string | undefined> {
+  return brokenBecause(dir) ?? (await changedBecause(dir))
 }
 
 /** Whether a file begins as JSON or safetensors must. A damaged disk may return a file in its full size but as zeros, or as the bytes of another. */
