@@ -10,7 +10,7 @@ import { setImmediate as turn } from 'node:timers/promises'
 import { UserError } from '../common/errors.ts'
 import type { GenerationRequest, GenerationResult, PolicyVersion } from '../common/types.ts'
 import type { Decoder } from '../model/decoder.ts'
-import { reloadDecoder } from '../model/decoder-reload.ts'
+import { MixedWeightsError, reloadDecoder } from '../model/decoder-reload.ts'
 import type { ModelTensors } from '../model/decoder-load.ts'
 import { Adapters } from './adapters.ts'
 import { ReadBlocks } from './blocks.ts'
@@ -35,6 +35,8 @@ export class Engine implements ServingEngine {
   /** Times that the weights below all adapters were reloaded. */
   #reloads = 0
   #reloading = false
+  /** Since a reload broke off in the midst of its writing. */
+  #mixed: MixedWeightsError | undefined
   readonly #scheduler: Scheduler
   readonly #commands: StepCommands
   readonly #rules: EndRules
@@ -112,7 +114,8 @@ export class Engine implements ServingEngine {
 
   /**
    * Takes other weights of the same model, below all adapters, between two steps; requests that run go on with them. The version counts on.
-   * @throws UserError for weights that do not fit, before anything is written
+   * @throws UserError for weights that do not fit, before anything is written; MixedWeightsError where files fail after that: all requests then get this
+   *   error, until a reload goes well
    */
   async reloadWeights(files: ModelTensors): Promise<PolicyVersion> {
     if (this.#reloading) throw new UserError('Weights are being reloaded already; wait until that has ended.')
@@ -120,9 +123,13 @@ export class Engine implements ServingEngine {
     try {
       await this.#landed()
       await reloadDecoder(this.decoder, files)
+      this.#mixed = undefined
       this.#scheduler.forget(null, ++this.#reloads)
       this.adapters.reloaded()
       this.publish(this.#version + 1)
+    } catch (error) {
+      if (error instanceof MixedWeightsError) this.#failAll((this.#mixed = error))
+      throw error
     } finally {
       this.#reloading = false
       this.#wake?.()
@@ -136,6 +143,7 @@ export class Engine implements ServingEngine {
    */
   async generate(request: GenerationRequest): Promise<GenerationResult> {
     if (this.#closed) throw new Error('the engine is closed')
+    if (this.#mixed) throw this.#mixed
     const vocabulary = this.decoder.config.vocabSize
     checkRequest(request, { maxLength: this.maxLength, cacheRows: this.cacheRows, vocabulary })
     // Where the policy has no adapter, the model without one is the policy.

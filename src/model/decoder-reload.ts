@@ -1,5 +1,5 @@
 /** Puts other weights of the same model into a decoder that stays, buffers and all: what `reload_weights` of the server does. */
-import { UserError } from '../common/errors.ts'
+import { messageOf, UserError } from '../common/errors.ts'
 import { rangeOf, type BufferRange } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { checkF16Range, matrixUnitOf } from '../kernels/common/matrix-units.ts'
@@ -30,11 +30,16 @@ interface Target {
   fromOne?: boolean
 }
 
+/** Thrown where files failed once some of their weights had been written: the decoder's are of two models then. */
+export class MixedWeightsError extends Error {
+  override name = 'MixedWeightsError'
+}
+
 /**
  * Overwrites the decoder's weights by those of `files`, in the dtype that the decoder holds them in (float32 is rounded where that is bf16), or in its
  * quantised blocks. Adapters stay as they are. No step may be recorded meanwhile.
  * @throws UserError for another model, files that are broken, values that matrix units do not take, and a decoder whose weights are trained. All
- *   files are read once to check this, before anything is written.
+ *   files are read once to check this, before anything is written. MixedWeightsError where they cannot be read again
  */
 export async function reloadDecoder(decoder: Decoder, files: ModelTensors): Promise<void> {
   const { gpu } = decoder
@@ -63,6 +68,22 @@ export async function reloadDecoder(decoder: Decoder, files: ModelTensors): Prom
     const { data } = await valuesOf(tensors, target)
     if (units) checkF16Range(target.name, data)
   }
+  try {
+    await write(decoder, tensors, targets)
+  } catch (error) {
+    const why = messageOf(error).replace(/\.$/, '')
+    throw new MixedWeightsError(
+      `${why}. Some weights of ${name} had been written by then, and the others are still those of before: nothing is sampled until weights are loaded again.`,
+      { cause: error },
+    )
+  }
+  const { embedding } = decoder
+  // As a load of these files would have it; commands that are recorded with the old one are recorded anew (inference/step.ts).
+  if (config.gemma && !embedding.weight.bf16)
+    embedding.scale = embeddingScale(config, tensors.dtype?.('model.embed_tokens.weight') === 'BF16')
+}
+
+async function write({ gpu }: Decoder, tensors: TensorSource, targets: readonly Target[]): Promise<void> {
   const uploads = new Uploads(gpu)
   for (const target of targets) {
     await uploads.room()
@@ -78,10 +99,6 @@ export async function reloadDecoder(decoder: Decoder, files: ModelTensors): Prom
     uploads.add(data.byteLength)
   }
   await uploads.done()
-  const { embedding } = decoder
-  // As a load of these files would have it; commands that are recorded with the old one are recorded anew (inference/step.ts).
-  if (config.gemma && !embedding.weight.bf16)
-    embedding.scale = embeddingScale(config, tensors.dtype?.('model.embed_tokens.weight') === 'BF16')
 }
 
 async function valuesOf(tensors: TensorSource, { name, weight, fromOne }: Target): Promise<TensorData> {

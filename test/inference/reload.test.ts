@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, it } from 'vitest'
 import { hashSeed, Random } from '../../src/common/random.ts'
+import { UserError } from '../../src/common/errors.ts'
 import type { GenerationResult } from '../../src/common/types.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { loadDecoder, type ModelTensors } from '../../src/model/decoder-load.ts'
@@ -177,6 +178,49 @@ it('refuses what does not fit before anything is written', async () => {
   await expect(trainers.reloadWeights(files)).rejects.toThrow(/are being trained/)
   for (const one of [engine, trainers]) await one.close()
   for (const one of [decoder, trained]) one.release()
+  model.close()
+  files.close()
+})
+
+it('of which a file is gone once some are written leave nothing to sample from, until they are loaded again', async () => {
+  const model = await openModel(golden('llama/model'))
+  const decoder = await loadDecoder(gpu, model)
+  const engine = engineOf(decoder)
+  const request = { promptIds: [5, 6, 7], sampling: sampling() }
+  const before = await engine.generate(request)
+  const files = await otherWeights(model.config, 'gone', true)
+  const { tensors } = files
+  let reads = 0
+  const gone: ModelTensors = {
+    ...files,
+    tensors: {
+      names: () => tensors.names(),
+      has: (tensor) => tensors.has(tensor),
+      shape: (tensor) => tensors.shape(tensor),
+      read: (tensor, options) =>
+        tensor === 'model.norm.weight' && ++reads > 1
+          ? Promise.reject(new UserError('gone.safetensors cannot be read (EIO).'))
+          : tensors.read(tensor, options),
+      close: () => {},
+    },
+  }
+  const words =
+    /gone\.safetensors cannot be read \(EIO\)\. .*Some weights of gone had been written .*: nothing is sampled until weights are loaded again\./
+  await engine.pause()
+  const [running, waiting] = [engine.generate(request), engine.generate(request)]
+  const refused = [running, waiting].map((promise) => expect(promise).rejects.toThrow(words))
+  await expect(engine.reloadWeights(gone)).rejects.toThrow(words)
+  engine.resume()
+  await Promise.all(refused)
+  for (let i = 0; i < 2; i++) await expect(engine.generate(request)).rejects.toThrow(words)
+  expect(engine.version).toBe(0)
+  // Weights that are refused change nothing of that.
+  await expect(engine.reloadWeights({ ...files, config: { ...files.config, layers: 3 } })).rejects.toThrow('another model')
+  await expect(engine.generate(request)).rejects.toThrow(words)
+  expect(await engine.reloadWeights(model)).toBe(1)
+  expect(bits(await engine.generate(request))).toEqual(bits(before))
+  await engine.close()
+  decoder.release()
   model.close()
   files.close()
 })

@@ -4,6 +4,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import { UserError } from '../../common/errors.ts'
+import { MixedWeightsError } from '../../model/decoder-reload.ts'
 
 const types: Record<number, string> = {
   400: 'BadRequestError',
@@ -58,6 +59,7 @@ type ReportFault = (id: string, error: unknown) => void
 export function asHttpError(error: unknown, report: ReportFault): HttpError {
   if (error instanceof HttpError) return error
   if (error instanceof UserError) return badRequest(error.message, fieldOf(error.message))
+  if (error instanceof MixedWeightsError) return new HttpError(503, error.message)
   const id = randomUUID()
   report(id, error)
   return new HttpError(500, `Something went wrong in the server; its log says what under ${id}.`)

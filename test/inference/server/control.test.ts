@@ -1,8 +1,8 @@
 /** The routes around generation: token ids, pausing, weights that change in flight, the prefix cache, metrics. */
-import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { cpSync, mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from 'vitest'
 import { openSafetensors, writeSafetensors, type TensorToWrite } from '../../../src/model/safetensors.ts'
 import { sampling } from '../helpers.ts'
 import { ask, expectError, Tiny, tinyPath } from './helpers.ts'
@@ -172,6 +172,23 @@ describe('weights', () => {
     expectError(await rpc({ args: ['other'] }), 400, /^args: reload_weights takes kwargs.weights_path alone/, 'args')
     expectError(await rpc({ kwargs: { weight_path: 'other' } }), 400, /^kwargs.weight_path: reload_weights takes/, 'kwargs')
     expect((await rpc({ args: [], kwargs: { weights_path: null } })).status).toBe(200)
+  })
+
+  test('of a file that is cut off while they are written are told of in a sentence, and so is each request until others are there', async () => {
+    const before = (await generate(body)).json.choices[0]
+    cpSync(join(root, 'other'), join(root, 'cut'), { recursive: true })
+    const { gpu } = tiny.engine.decoder
+    const write = vi.spyOn(gpu, 'write').mockImplementationOnce((...args) => {
+      truncateSync(join(root, 'cut/model.safetensors'), 5000)
+      return gpu.write(...args)
+    })
+    const words =
+      /^.*cut.model\.safetensors.*\. Some weights of .*cut had been written.*: nothing is sampled until weights are loaded again\.$/
+    expectError(await reload('cut'), 503, words)
+    write.mockRestore()
+    expectError(await generate(body), 503, words)
+    expect((await reload()).status).toBe(200)
+    expect((await generate(body)).json.choices[0].logprobs).toEqual(before.logprobs)
   })
 
   test('that change in flight are told of, token by token', async () => {
