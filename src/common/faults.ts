@@ -28,6 +28,9 @@ const oneOf = (error: unknown, codes: string[]): boolean =>
 /** No room on the disk, or none left of the user's quota. */
 export const isFullDisk = (error: unknown): boolean => oneOf(error, ['ENOSPC', 'EDQUOT'])
 
+/** Windows refuses a rename because a process has the file open. */
+export const isHeldOpen = (error: unknown): boolean => process.platform === 'win32' && oneOf(error, ['EPERM', 'EBUSY', 'EACCES'])
+
 /** Nobody reads an output any more: `| head` has ended, or its terminal was closed. */
 export const isGoneReader = (error: unknown): boolean =>
   oneOf(error, ['EPIPE', 'EIO', 'ENXIO', 'ENOTCONN', 'ECONNRESET', 'ERR_STREAM_DESTROYED'])

@@ -11,6 +11,7 @@ import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { ReadableStream } from 'node:stream/web'
 import { isAlive } from './processes.ts'
+import { moveTo } from './renames.ts'
 
 /** What the hub says of a file, in the words of its own list. */
 export interface HubEntry {
@@ -63,7 +64,7 @@ export async function fetchHubFile(
     }
     // Made elsewhere and moved, so that another process finds the old link or the new one. Not every system has links.
     await symlink(relative(dirname(link), blob), part).catch(() => copyFile(blob, part))
-    await rename(part, link)
+    await moveTo(part, link)
   } finally {
     await rm(part, { force: true })
   }

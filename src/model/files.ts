@@ -3,12 +3,13 @@
  * (written aside, synced, renamed).
  */
 import { closeSync, fstatSync, openSync, read } from 'node:fs'
-import { lstat, mkdir, open, readdir, readFile, rename, rm, stat } from 'node:fs/promises'
+import { lstat, mkdir, open, readdir, readFile, rm, stat } from 'node:fs/promises'
 import { basename, dirname, join, resolve } from 'node:path'
 import { promisify } from 'node:util'
 import { UserError, messageOf } from '../common/errors.ts'
 import { makeFolder, stepFolders, syncFolder } from '../common/folders.ts'
 import { isAlive } from '../common/processes.ts'
+import { moveTo } from '../common/renames.ts'
 import { textOfBytes } from '../common/texts.ts'
 
 const readAt = promisify(read)
@@ -90,7 +91,7 @@ export async function writeWhole(path: string, chunks: AsyncIterable<Uint8Array>
   const aside = `${path}.partial-${process.pid}`
   try {
     await writeSynced(aside, chunks)
-    await rename(aside, path)
+    await moveTo(aside, path)
   } catch (error) {
     await rm(aside, { force: true })
     throw error
@@ -138,11 +139,11 @@ export async function writeFolderWhole(
     await mkdir(aside)
     await fill(aside)
     await syncFolder(aside)
-    if (before) await rename(dir, old)
-    await rename(aside, dir)
+    if (before) await moveTo(dir, old)
+    await moveTo(aside, dir)
   } catch (error) {
     // Unless it never had its name taken.
-    if (before && !(await kindOf(dir))) await rename(old, dir).catch(() => {})
+    if (before && !(await kindOf(dir))) await moveTo(old, dir).catch(() => {})
     await rm(aside, { recursive: true, force: true })
     throw error
   }
@@ -159,7 +160,7 @@ async function clearLeft(dir: string): Promise<void> {
   for (const left of await readdir(folder).catch(() => [])) {
     const [, kind, pid] = /\.(partial|old)-(\d+)$/.exec(left) ?? []
     if (left !== `${name}.${kind}-${pid}` || (Number(pid) !== process.pid && isAlive(Number(pid)))) continue
-    if (kind === 'old' && (await kindOf(dir)) === null) await rename(join(folder, left), dir)
+    if (kind === 'old' && (await kindOf(dir)) === null) await moveTo(join(folder, left), dir)
     else await rm(join(folder, left), { recursive: true, force: true })
   }
 }

@@ -8,7 +8,6 @@ import {
   openSync,
   readFileSync,
   readSync,
-  renameSync,
   rmSync,
   fstatSync,
   statSync,
@@ -18,6 +17,7 @@ import {
 import { open } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { syncFolderSync } from '../common/folders.ts'
+import { moveToSync } from '../common/renames.ts'
 
 /** Replaces `path` so that a reader, or a machine that loses power, sees the old text or the new one and never a part of either. */
 export function writeFileAtomic(path: string, text: string): void {
@@ -30,7 +30,7 @@ export function writeFileAtomic(path: string, text: string): void {
     } finally {
       closeSync(fd)
     }
-    renameSync(aside, path)
+    moveToSync(aside, path)
   } catch (error) {
     rmSync(aside, { force: true })
     throw error

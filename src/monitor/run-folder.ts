@@ -24,7 +24,6 @@ import {
   mkdirSync,
   readdirSync,
   readFileSync,
-  renameSync,
   rmSync,
   rmdirSync,
   statSync,
@@ -35,6 +34,7 @@ import { dirname, join, resolve } from 'node:path'
 import { isSystemError, messageOf, UserError } from '../common/errors.ts'
 import { makeFolder, numbersIn, stepFolders, syncFolder } from '../common/folders.ts'
 import { isAlive } from '../common/processes.ts'
+import { moveToSync } from '../common/renames.ts'
 import { dropLaterRows, textOf, writeFileAtomic } from './files.ts'
 import { acquireLock } from './run-lock.ts'
 import type { ReleaseLock } from './run-lock.ts'
@@ -205,7 +205,7 @@ export class RunFolder {
     for (const n of late.toReversed()) {
       const aside = `${this.checkpointPath(n)}.superseded`
       rmSync(aside, { recursive: true, force: true })
-      renameSync(this.checkpointPath(n), aside)
+      moveToSync(this.checkpointPath(n), aside)
     }
     const report: RewindReport = { metricsRows: dropLaterRows(this.metricsPath, step), rolloutFiles: 0, checkpoints: late }
     dropLaterRows(this.timelinePath, step)
@@ -303,5 +303,5 @@ export function pointAt(link: string, target: string): void {
   } catch {
     writeFileSync(aside, `${target}\n`)
   }
-  renameSync(aside, link)
+  moveToSync(aside, link)
 }

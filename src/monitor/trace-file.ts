@@ -1,5 +1,6 @@
 /** The file of a trace: Chrome's Trace Event format in its object form, an event a line, for ui.perfetto.dev and chrome://tracing. */
-import { open, rename, rm } from 'node:fs/promises'
+import { open, rm } from 'node:fs/promises'
+import { moveTo } from '../common/renames.ts'
 import type { TraceEvent } from '../common/trace.ts'
 import { isReplaceable } from './files.ts'
 
@@ -16,7 +17,7 @@ export async function writeTrace(path: string, events: readonly TraceEvent[], ab
   const aside = replaces ? `${path}.${process.pid}.tmp` : path
   try {
     await writeEvents(aside, events, about)
-    if (replaces) await rename(aside, path)
+    if (replaces) await moveTo(aside, path)
   } catch (error) {
     if (replaces) await rm(aside, { force: true })
     throw error

@@ -2,8 +2,9 @@
  * Which checkpoints stay: the newest ones, those of every so many steps, and the one with the best value of a metric, which `checkpoints/best` points
  * at. What the best value is stands in state.json of every checkpoint, so that it survives a resume.
  */
-import { readdirSync, renameSync, rmSync, statSync } from 'node:fs'
+import { readdirSync, rmSync, statSync } from 'node:fs'
 import { join } from 'node:path'
+import { moveToSync } from '../common/renames.ts'
 import type { Metrics } from '../common/types.ts'
 import { pointAt } from '../monitor/run-folder.ts'
 
@@ -59,7 +60,7 @@ export function pointAtBest(root: string, best: Best | undefined): void {
 /** Out of the way under another name first: a process that is killed in between leaves no folder that looks like a damaged checkpoint. */
 export function removeFolder(dir: string): void {
   const aside = `${dir}.gone-${process.pid}`
-  renameSync(dir, aside)
+  moveToSync(dir, aside)
   rmSync(aside, { recursive: true, force: true })
 }
 
@@ -71,7 +72,7 @@ export function clearLeftovers(root: string): void {
   if (!statSync(root, { throwIfNoEntry: false })) return
   for (const name of readdirSync(root)) {
     const replaced = /^(step_\d+)\.old-\d+$/.exec(name)?.[1]
-    if (replaced && !statSync(join(root, replaced), { throwIfNoEntry: false })) renameSync(join(root, name), join(root, replaced))
+    if (replaced && !statSync(join(root, replaced), { throwIfNoEntry: false })) moveToSync(join(root, name), join(root, replaced))
     else if (/^step_\d+(\.superseded)?\.(partial|old|gone)-\d+$|^best\.\d+\.tmp$/.test(name))
       rmSync(join(root, name), { recursive: true, force: true })
   }

@@ -1,8 +1,9 @@
 /** Tables of tile sizes in the user's cache, one an adapter and driver: `~/.cache/dawn-rl/tune.json` or below XDG_CACHE_HOME. */
-import { accessSync, constants, mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
+import { accessSync, constants, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { cacheFolder } from '../../common/cache.ts'
 import { messageOf, UserError } from '../../common/errors.ts'
+import { moveToSync } from '../../common/renames.ts'
 import type { Gpu } from '../../gpu/gpu.ts'
 import { cpuLanes } from '../common/lanes.ts'
 import type { Tiles } from './tiles.ts'
@@ -49,7 +50,7 @@ export function writeTuned(gpu: Gpu, tiles: Partial<Tiles>): string {
   mkdirSync(dirname(path), { recursive: true })
   const aside = `${path}.${process.pid}`
   writeFileSync(aside, JSON.stringify(file, undefined, 2) + '\n')
-  renameSync(aside, path)
+  moveToSync(aside, path)
   return path
 }
 
