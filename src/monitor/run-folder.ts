@@ -303,5 +303,7 @@ export function pointAt(link: string, target: string): void {
   } catch {
     writeFileSync(aside, `${target}\n`)
   }
+  // Windows takes a link to a folder for a folder, and replaces none.
+  if (process.platform === 'win32') rmSync(link, { force: true })
   moveToSync(aside, link)
 }

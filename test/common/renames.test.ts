@@ -53,6 +53,21 @@ test.each(['EPERM', 'EBUSY', 'EACCES'])('what is written takes its name in the e
   expect(fs.readdirSync(folder).toSorted()).toEqual(['dir', 'file', 'link'])
 })
 
+test('a link to a folder, which Windows replaces by no rename, is made anew', () => {
+  const { folder } = refusing(0, 'EPERM')
+  const link = join(folder, 'best')
+  const plain = fs.renameSync
+  fs.renameSync = (from, to) => {
+    if (fs.lstatSync(to, { throwIfNoEntry: false })?.isSymbolicLink()) throw Object.assign(new Error('EPERM'), { code: 'EPERM' })
+    plain(from, to)
+  }
+  syncBuiltinESMExports()
+  for (const step of ['step_1', 'step_2']) {
+    pointAt(link, step)
+    expect(fs.readlinkSync(link)).toBe(step)
+  }
+})
+
 test('what stays refused is an error after two seconds; where it is no matter of a moment, at once', async () => {
   const state = refusing(Infinity, 'EPERM')
   const [from, to] = [join(state.folder, 'a'), join(state.folder, 'b')]
