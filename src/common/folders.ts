@@ -53,6 +53,11 @@ export function syncFolderSync(path: string): void {
   }
 }
 
+/** What a folder may be called that a user names, on every system. */
+export const FOLDER_NAME = /^[\p{L}\p{N}_][\p{L}\p{N}_.+=@ -]{0,199}(?<![. ])$/u
+/** All names but those of Windows' devices, which these are with any ending. */
+export const NO_DEVICE = /^(?!(?:con|prn|aux|nul|com[1-9]|lpt[1-9])(?:\.|$))/iu
+
 /** The numbers in those of the names that match, each once, ascending: of `step_N.jsonl`, of `attempt_N.log`. */
 export function numbersIn(names: readonly string[], pattern: RegExp): number[] {
   const found = names.flatMap((name) => pattern.exec(name)?.[1] ?? [])

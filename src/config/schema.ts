@@ -11,6 +11,7 @@
 import * as z from 'zod'
 import { QUANTIZATIONS } from '../model/types.ts'
 import { SINKS } from '../monitor/sinks/types.ts'
+import { FOLDER_NAME, NO_DEVICE } from '../common/folders.ts'
 import { algorithmFields, freeTable } from './algorithm-schema.ts'
 import { type CkptConfig, ckptSchema } from './ckpt-schema.ts'
 import { type InferenceConfig, inferenceFields } from './inference-schema.ts'
@@ -24,7 +25,8 @@ const REPORTERS = ['none', ...SINKS] as const
 export const runFields = {
   run_name: z
     .string()
-    .regex(/^[\p{L}\p{N}_][\p{L}\p{N}_.+=@ -]{0,199}$/u, "the name of a folder: letters, digits, '-', '_' and '.', at most 200")
+    .regex(FOLDER_NAME, "the name of a folder: letters, digits, '-', '_' and '.', at most 200, the last one no '.'")
+    .regex(NO_DEVICE, "another name: Windows keeps this one for a device, and a run's folder may be taken there")
     .optional()
     .describe(
       'Name of the run and of its folder. Default: a new one of environment, model and six hex digits, as in reverse-text--tiny--3fa9c1.',

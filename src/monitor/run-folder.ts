@@ -32,7 +32,7 @@ import {
 } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 import { isSystemError, messageOf, UserError } from '../common/errors.ts'
-import { makeFolder, numbersIn, stepFolders, syncFolder } from '../common/folders.ts'
+import { FOLDER_NAME, makeFolder, numbersIn, stepFolders, syncFolder } from '../common/folders.ts'
 import { isAlive } from '../common/processes.ts'
 import { moveToSync } from '../common/renames.ts'
 import { dropLaterRows, textOf, writeFileAtomic } from './files.ts'
@@ -84,7 +84,7 @@ function safe(text: string): string {
  */
 export function openRunFolder(options: RunFolderOptions): RunFolder {
   const { outputDir, runName, configText, resume = false } = options
-  if (!/^[\p{L}\p{N}_][\p{L}\p{N}_.+=@ -]*$/u.test(runName) || runName.length > 200 || /[. ]$/.test(runName)) {
+  if (!FOLDER_NAME.test(runName)) {
     throw new UserError(
       `run_name ${JSON.stringify(runName)} cannot be the name of a folder: use letters, digits, '-', '_' and '.', at most 200.`,
     )

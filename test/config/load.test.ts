@@ -163,7 +163,7 @@ stop = "x"
       bad.toml:23:1: trainer.args.loss is "cipso"; it must be "cispo", "cispo_mask" or a file such as "./my_loss.ts". Did you mean "cispo"?
       bad.toml:24:1: trainer.args.top_p is 2; it must be a number > 0 and <= 1.
       bad.toml:25:1: trainer.args.min_p is NaN; it must be a number >= 0 and <= 1.
-      bad.toml:26:1: trainer.args.run_name is "a/b"; it must be the name of a folder: letters, digits, '-', '_' and '.', at most 200.
+      bad.toml:26:1: trainer.args.run_name is "a/b"; it must be the name of a folder: letters, digits, '-', '_' and '.', at most 200, the last one no '.'.
       bad.toml:27:1: trainer.args.filters is "./none.ts", but there is no such file in <here>.
       bad.toml:28:1: trainer.args.stop is "x"; it must be a list of strings."
   `)
@@ -223,6 +223,12 @@ describe('one mistake is one sentence', () => {
     ['temperature = 0', 'trainer.args.temperature is 0; it must be a number > 0.'],
     ['use_lora = "yes"', 'trainer.args.use_lora is "yes", a string; it must be true or false.'],
     ['run_name = ""', 'trainer.args.run_name is'],
+    ['run_name = "a."', 'trainer.args.run_name is "a."; it must be the name of a folder: letters'],
+    ['run_name = "a "', 'trainer.args.run_name is "a "; it must be the name of a folder: letters'],
+    ...['con', 'NUL', 'aux.2', 'com1', 'Lpt9'].map((name) => [
+      `run_name = "${name}"`,
+      `trainer.args.run_name is "${name}"; it must be another name: Windows keeps this one for a device, and a run's folder may be taken there.`,
+    ]),
     ['advantage = "group_men"', 'Did you mean "group_mean"?'],
     ['optim = "sgd"', 'trainer.args.optim is "sgd"; it must be one of "adamw", "adamw_8bit".'],
     ['optim = "adamw_bnb_8bit"', 'trainer.args.optim is "adamw_bnb_8bit", which is named "adamw_8bit" here'],
@@ -234,6 +240,10 @@ describe('one mistake is one sentence', () => {
     expect(message).toContain(expected)
     expect(message).toMatch(/^a\.toml:[567]:1: /)
     expect(message.split('\n')).toHaveLength(1)
+  })
+
+  test.each(['console', 'com', 'com10', 'null', 'x.con', 'con-1'])('none of a run that is named %s', (name) => {
+    expect(parseConfig(withArgs(`run_name = "${name}"`), 'a.toml').config.trainer.args.run_name).toBe(name)
   })
 
   test('of missing tables, of a file that is missing or no TOML', () => {
