@@ -215,6 +215,56 @@ describe.skipIf(withoutChromium)('the page', () => {
     expect(page.url()).toMatch(/sort=-tokens/)
   })
 
+  test('rollouts: back leaves the view, j and k go on from the one that is open, Escape leaves it, a search opens what it finds', async () => {
+    const { page } = await openPage(browser, view.url)
+    const id = 'nested%2Flong-1'
+    const isAt = (at: string) => expect.poll(() => page.url(), { timeout: 60_000 }).toMatch(new RegExp(`at=${at}$`))
+    await goTo(page, '#/kernels?run=real')
+    await goTo(page, `#/rollouts?run=${id}&step=30`)
+    await isAt('30\\.0')
+    await page.goBack()
+    await page.waitForURL(/#\/kernels/)
+    await settled(page)
+    expect(page.url()).toContain('#/kernels')
+
+    // By its address, and far enough down that the list has to move.
+    await goTo(page, `#/rollouts?run=${id}&step=30&at=30.20`)
+    await page.locator('.rollout-row a[aria-current=true]', { hasText: 'What is 30 + 20?' }).waitFor()
+    for (const [key, at] of [['j', '21'], ['l', '22'], ['l', '23'], ['j', '24'], ['k', '23'], ['Escape', '23']]) {
+      await page.keyboard.press(key)
+      await isAt(`30\\.${at}`)
+      await settled(page)
+    } // prettier-ignore
+    await isAt('30\\.23')
+
+    await goTo(page, `#/rollouts?run=${id}`)
+    await isAt('30\\.0')
+    await page.getByLabel('Text', { exact: true }).fill('What is 7 + 3?')
+    await isAt('7\\.3')
+    await page.getByLabel('Text', { exact: true }).fill('nowhere')
+    await expectText(page, '.found', /^0 found/)
+    expect(page.url()).not.toContain('at=')
+  })
+
+  test('rollouts: every filter that holds is seen, and another run takes away those that are of the one before', async () => {
+    const { page } = await openPage(browser, view.url)
+    const id = 'nested%2Flong-1'
+    await goTo(page, `#/rollouts?run=${id}&at=30.5`)
+    await page.locator('.facts a', { hasText: '30.1' }).click()
+    await expectText(page, '.found', /^4 found in group 30\.1/)
+    await page.getByRole('button', { name: 'All groups' }).click()
+    await expectText(page, '.found', /found$/)
+    expect(page.url()).not.toContain('group=')
+
+    await goTo(page, `#/rollouts?run=${id}&step=1500&env=other`)
+    await expectText(page, '.found', /^0 found/)
+    expect(await page.getByLabel('Step').first().inputValue()).toBe('1500')
+    expect(await page.getByLabel('Environment').inputValue()).toBe('other')
+    await page.getByLabel('Run').selectOption('real')
+    await expectText(page, '.found', /^\d+ found/)
+    expect(page.url()).not.toMatch(/env=|step=/)
+  })
+
   test('a search that the server ends early goes on by itself until all is found', async () => {
     const hasty = await startView({ outputs: runs.outputs, everyMs: 50, searchMs: 25 })
     onTestFinished(() => hasty.close())
@@ -249,6 +299,10 @@ describe.skipIf(withoutChromium)('the page', () => {
     longRun(join(runs.outputs, 'later'), seed + 2)
     await page.locator('tr', { hasText: 'later' }).waitFor()
     await expectText(page, 'main', '6 in all')
+    await goTo(page, '#/rollouts?run=later')
+    await expectText(page, '.found', /found/)
+    cpSync(join(runs.outputs, 'later/rollouts/step_1.jsonl'), join(runs.outputs, 'later/rollouts/step_77.jsonl'))
+    await page.getByLabel('Step').first().locator('option', { hasText: '77' }).waitFor({ state: 'attached' })
   })
 
   test('hostile text stays text, broken lines are left out, and turns are a tree', async () => {
@@ -316,6 +370,13 @@ describe.skipIf(withoutChromium)('the page', () => {
       expect(await page.locator('.rollout-list').count()).toBe(0)
       await page.keyboard.press('Escape')
       await page.locator('.rollout-row').first().waitFor()
+      // To where one was in the list.
+      await goTo(page, '#/rollouts?run=nested%2Flong-1')
+      await page.locator('.rollout-list').evaluate((list) => list.scrollTo(0, 6400))
+      await page.locator('.rollout-row[data-i="100"] a').click()
+      await page.locator('.rollout h2').waitFor()
+      await page.keyboard.press('Escape')
+      await page.locator('.rollout-row[data-i="100"]').waitFor()
     }
     // The colours of tokens, at their strongest.
     await goTo(page, `#/rollouts?run=${encodeURIComponent(HOSTILE_NAME)}&at=1.2`)

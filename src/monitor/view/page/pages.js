@@ -71,9 +71,17 @@ export function useRollouts(run, query, version) {
   }, [key])
   /** @param {number} i @returns {RolloutSummary | undefined} */
   const rowAt = (i) => state.current.pages.get(Math.floor(i / PAGE))?.[i % PAGE]
+  /** Where a rollout stands among the rows that were read; -1 where it does not. @param {{ step: number, row: number }} place */
+  const indexOf = ({ step, row }) => {
+    for (const [page, rows] of state.current.pages) {
+      const i = rows.findIndex((one) => one.step === step && one.row === row)
+      if (i >= 0) return page * PAGE + i
+    }
+    return -1
+  }
   /** @param {number} first @param {number} end */
   const need = (first, end) => {
     for (let page = Math.floor(first / PAGE); page <= Math.floor(Math.max(first, end - 1) / PAGE); page++) void load(page)
   }
-  return { answer, error, searching: answer?.truncated === true && state.current.rounds <= ROUNDS, rowAt, need }
+  return { answer, error, searching: answer?.truncated === true && state.current.rounds <= ROUNDS, rowAt, indexOf, need }
 }

@@ -1,6 +1,6 @@
 /** Rollouts of a run: search, a list of any length, and the one that is open. */
-import { useEffect, useRef, useState } from 'preact/hooks'
-import { useApi, useEvents, useRested, useThrottled } from './api.js'
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
+import { runPath, useApi, useEvents, useRested, useThrottled } from './api.js'
 import { num, signed } from './format.js'
 import { useKeys } from './keys.js'
 import { useRollouts } from './pages.js'
@@ -21,10 +21,12 @@ export function RolloutsView({ runs, run, params }) {
   const wide = useMedia('(min-width: 1000px)')
   const [version, setVersion] = useState(0)
   const [news, setNews] = useState(false)
-  const { data: details } = /** @type {{ data: RunDetails | undefined }} */ (useApi(`/api/runs/${encodeURIComponent(run.id)}`))
+  const { data: details, reload } = /** @type {{ data: RunDetails | undefined, reload: () => void }} */ (useApi(runPath(run.id)))
   const soon = useThrottled(() => setVersion((n) => n + 1), 2000)
+  const stepsSoon = useThrottled(reload, 2000)
   useEvents((event) => {
     if (event.kind !== 'rollouts' || event.run !== run.id) return
+    stepsSoon()
     // The list does not move while the user is further down in it: a button offers the new rows.
     if ((document.querySelector('.rollout-list')?.scrollTop ?? 0) < ROW && !params.at) soon()
     else setNews(true)
@@ -38,10 +40,18 @@ export function RolloutsView({ runs, run, params }) {
   const [selected, setSelected] = useState(0)
   const total = list.answer?.total ?? 0
   const at = params.at
-  const open = (/** @type {number} */ i) => {
+  const parts = at?.split('.').map(Number)
+  const place = parts?.length === 2 && parts.every(Number.isInteger) ? { step: parts[0], row: parts[1] } : null
+  // The row that is open is the selected one, however it was opened: by its address, or as another answer of its group.
+  const found = place ? list.indexOf(place) : -1
+  useEffect(() => {
+    if (found >= 0) setSelected(found)
+  }, [found])
+  // Back closes a rollout that was opened beside no other; what opens by itself leaves nothing to go back to.
+  const open = (/** @type {number} */ i, keep = !at) => {
     const row = list.rowAt(i)
     setSelected(i)
-    if (row) setParams({ at: `${row.step}.${row.row}` }, !at)
+    if (row) setParams({ at: `${row.step}.${row.row}` }, keep)
   }
   const move = (/** @type {number} */ by) => {
     const next = Math.min(
@@ -58,19 +68,18 @@ export function RolloutsView({ runs, run, params }) {
     j: () => move(1),
     k: () => move(-1),
     Enter: () => open(selected),
-    ...(at ? { Escape: close } : {}),
+    ...(at && !wide ? { Escape: close } : {}),
   })
   useEffect(() => {
     setSelected(0)
     setNews(false)
   }, [JSON.stringify(query), run.id])
-  // On a wide page the first rollout is open from the start, so that there is something to read.
+  // On a wide page the first rollout is open from the start, so that there is something to read; of a search once it is the one that was typed.
+  const isTyped = text === (params.text ?? '')
   useEffect(() => {
-    if (wide && !at && total > 0 && list.rowAt(0)) open(0)
-  }, [wide, at, total, list.rowAt(0)?.row, list.rowAt(0)?.step])
+    if (wide && !at && isTyped && total > 0 && list.rowAt(0)) open(0, false)
+  }, [wide, at, isTyped, total, list.rowAt(0)?.row, list.rowAt(0)?.step])
 
-  const parts = at?.split('.').map(Number)
-  const place = parts?.length === 2 && parts.every(Number.isInteger) ? { step: parts[0], row: parts[1] } : null
   const showList = wide || place === null
   return html`<div class=${wide ? 'split' : ''}>
     ${
@@ -80,7 +89,8 @@ export function RolloutsView({ runs, run, params }) {
         <${Search} runs=${runs} run=${run.id} params=${params} details=${details} />
         <${Problem} message=${list.error} />
         <p class="muted found" role="status">
-          ${list.answer === null ? 'Searching\u2026' : `${total.toLocaleString('en')} found${list.answer.truncated ? `, ${list.searching ? 'searching on' : 'searched back'} from step ${list.answer.searchedFrom ?? 0}` : ''}`}
+          ${list.answer === null ? 'Searching\u2026' : `${total.toLocaleString('en')} found${list.answer.truncated ? `, ${list.searching ? 'searching on' : 'searched back'} from step ${list.answer.searchedFrom ?? 0}` : ''}${params.group ? ` in group ${params.group}` : ''}`}
+          ${params.group && html` <button type="button" onClick=${() => setParams({ group: '', at: '' })}>All groups</button>`}
           ${news && html` <button type="button" onClick=${() => (setNews(false), setVersion((n) => n + 1))}>Show new ones</button>`}
         </p>
         ${list.answer !== null && total === 0 && html`<${Nothing} title="No rollout matches">${details?.rolloutSteps.length === 0 ? 'This run has not written any yet.' : 'Take a filter away.'}<//>`}
@@ -107,12 +117,12 @@ function Search({ runs, run, params, details }) {
   const more = ['split', 'env', 'min', 'max', 'error', 'sort'].filter((key) => params[key]).length
   return html`<form class="search" role="search" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
     <div class="row">
-      <${RunSelect} runs=${runs} value=${run} onPick=${(/** @type {string} */ id) => set({ run: id, step: '' })} />
+      <${RunSelect} runs=${runs} value=${run} onPick=${(/** @type {string} */ id) => set({ run: id, step: '', env: '' })} />
       <label class="field small"
         ><span>Step</span>
         <select value=${params.step ?? ''} onChange=${(/** @type {any} */ e) => set({ step: value(e) })}>
           <option value="">all</option>
-          ${details?.rolloutSteps.toReversed().map((step) => html`<option key=${step} value=${String(step)} selected=${String(step) === params.step}>${step}</option>`)}
+          ${withOwn(details?.rolloutSteps.map(String).toReversed(), params.step).map((step) => html`<option key=${step} value=${step} selected=${step === params.step}>${step}</option>`)}
         </select></label
       >
     </div>
@@ -137,7 +147,7 @@ function Search({ runs, run, params, details }) {
           ><span>Environment</span>
           <select value=${params.env ?? ''} onChange=${(/** @type {any} */ e) => set({ env: value(e) })}>
             <option value="">all</option>
-            ${details?.summary.envs.map((env) => html`<option key=${env} value=${env} selected=${env === params.env}>${env}</option>`)}
+            ${withOwn(details?.summary.envs, params.env).map((env) => html`<option key=${env} value=${env} selected=${env === params.env}>${env}</option>`)}
           </select></label
         >
         <${NumberField} label="Reward from" value=${params.min ?? ''} pick=${(/** @type {string} */ min) => set({ min })} />
@@ -163,6 +173,9 @@ function Search({ runs, run, params, details }) {
     </details>
   </form>`
 }
+
+/** What a field offers, with the value that it has, which an address may name without its being there. @param {string[] | undefined} list @param {string | undefined} own */
+const withOwn = (list = [], own) => (own && !list.includes(own) ? [own, ...list] : list)
 
 /**
  * A number that counts once it is whole (Enter, or the field is left); until then it is the field's own, whatever is drawn anew meanwhile.
@@ -192,6 +205,10 @@ function VirtualList({ total, list, selected, open, current }) {
   useEffect(() => {
     if (total > 0) list.need(first, end)
   }, [first, end, total, list.need])
+  // Back from a rollout on a narrow page, to where it stands.
+  useLayoutEffect(() => {
+    if (ref.current) ref.current.scrollTop = Math.max(0, (selected - 2) * ROW)
+  }, [])
   const moved = useRef(selected)
   useEffect(() => {
     const element = ref.current
