@@ -377,6 +377,13 @@ describe.skipIf(withoutChromium)('the page', () => {
       await page.locator('.rollout h2').waitFor()
       await page.keyboard.press('Escape')
       await page.locator('.rollout-row[data-i="100"]').waitFor()
+      // By keyboard: from the row where one was, to the one after it.
+      for (const i of [100, 101]) {
+        await page.keyboard.press('j')
+        await page.locator(`.rollout-row[data-i="${i}"] a:focus`).waitFor()
+      }
+      await page.keyboard.press('Enter')
+      await page.locator('.rollout h2', { hasText: 'Step 28' }).waitFor()
     }
     // The colours of tokens, at their strongest.
     await goTo(page, `#/rollouts?run=${encodeURIComponent(HOSTILE_NAME)}&at=1.2`)

@@ -38,6 +38,8 @@ export function RolloutsView({ runs, run, params }) {
   } // prettier-ignore
   const list = useRollouts(run.id, query, String(version))
   const [selected, setSelected] = useState(0)
+  /** Counts keys that move: the selected row gets the focus, also where it was selected before. */
+  const [moves, setMoves] = useState(0)
   const total = list.answer?.total ?? 0
   const at = params.at
   const parts = at?.split('.').map(Number)
@@ -61,6 +63,7 @@ export function RolloutsView({ runs, run, params }) {
     if (next < 0) return
     list.need(next, next + 1)
     setSelected(next)
+    setMoves(moves + 1)
     if (at || wide) open(next)
   }
   const close = () => setParams({ at: '' })
@@ -94,7 +97,7 @@ export function RolloutsView({ runs, run, params }) {
           ${news && html` <button type="button" onClick=${() => (setNews(false), setVersion((n) => n + 1))}>Show new ones</button>`}
         </p>
         ${list.answer !== null && total === 0 && html`<${Nothing} title="No rollout matches">${details?.rolloutSteps.length === 0 ? 'This run has not written any yet.' : 'Take a filter away.'}<//>`}
-        <${VirtualList} total=${total} list=${list} selected=${selected} open=${open} current=${at} />
+        <${VirtualList} total=${total} list=${list} selected=${selected} moves=${moves} open=${open} current=${at} />
       </section>`
     }
     ${
@@ -195,8 +198,8 @@ function NumberField({ label, value, pick }) {
   /></label>`
 }
 
-/** Rows that are in sight, and a few beside. @param {{ total: number, list: ReturnType<typeof useRollouts>, selected: number, open: (i: number) => void, current: string | undefined }} props */
-function VirtualList({ total, list, selected, open, current }) {
+/** Rows that are in sight, and a few beside. @param {{ total: number, list: ReturnType<typeof useRollouts>, selected: number, moves: number, open: (i: number) => void, current: string | undefined }} props */
+function VirtualList({ total, list, selected, moves, open, current }) {
   const ref = useRef(/** @type {HTMLUListElement | null} */ (null))
   const [top, setTop] = useState(0)
   const { height } = useSize(ref)
@@ -209,11 +212,10 @@ function VirtualList({ total, list, selected, open, current }) {
   useLayoutEffect(() => {
     if (ref.current) ref.current.scrollTop = Math.max(0, (selected - 2) * ROW)
   }, [])
-  const moved = useRef(selected)
+  const isFirst = useRef(true)
   useEffect(() => {
     const element = ref.current
-    if (element === null || moved.current === selected) return
-    moved.current = selected
+    if (element === null || isFirst.current) return void (isFirst.current = false)
     if (selected * ROW < element.scrollTop) element.scrollTop = selected * ROW
     if ((selected + 1) * ROW > element.scrollTop + element.clientHeight)
       element.scrollTop = (selected + 1) * ROW - element.clientHeight
@@ -226,7 +228,7 @@ function VirtualList({ total, list, selected, open, current }) {
       if (inside)
         /** @type {HTMLElement | null} */ (element.querySelector(`[data-i="${selected}"] a`))?.focus({ preventScroll: true })
     })
-  }, [selected])
+  }, [selected, moves])
   return html`<ul
     class="rollout-list"
     ref=${ref}
