@@ -12,7 +12,7 @@ import type { Tokenizer } from '../model/tokenizer.ts'
 import { adapterModules, linearShapes } from '../model/shapes.ts'
 import type { Algorithm } from '../orchestrator/algorithm.ts'
 import { loadAlgorithm, tryAlgorithm } from '../orchestrator/plugins.ts'
-import { membersOf, type RunEnvironment } from '../orchestrator/tasks.ts'
+import { evaluatedRows, isTrained, membersOf, type RunEnvironment } from '../orchestrator/tasks.ts'
 import { checkLossShape } from '../trainer/losses/check.ts'
 import { loadLoss, type Loss } from '../trainer/losses/index.ts'
 import { checkSameTokens } from '../trainer/reference.ts'
@@ -44,7 +44,7 @@ export async function openInputs(loaded: Pick<Loaded<RunConfig>, 'config' | 'at'
   hookResolve() // needed for losses and the like also where environments are in Python
   const loss = await loadLoss(args.loss, args, args.loss_args)
   const algorithm = await loadAlgorithm(args)
-  const unread = tryPlugins(loss, algorithm, environments[0], keepsReference(args))
+  const unread = tryPlugins(loss, algorithm, environments.find(isTrained)!, keepsReference(args))
   const model = await openModel(config.model.name)
   let refModel: ModelFiles | undefined
   try {
@@ -60,7 +60,7 @@ export async function openInputs(loaded: Pick<Loaded<RunConfig>, 'config' | 'at'
       notices.push(
         'the model names no token that ends an answer, so that every answer is cut off at max_tokens: write its eos_token_id into generation_config.json.',
       )
-    if (args.eval_strategy === 'steps' && !environments.some(({ env }) => env.evalDataset.length > 0))
+    if (args.eval_strategy === 'steps' && !environments.some((source) => evaluatedRows(source).length > 0))
       notices.push('eval_strategy is "steps", but no environment has held-out tasks: nothing is evaluated.')
     return { environments, loss, algorithm, model, tokenizer, template, encode, adapter, refModel, notices }
   } catch (error) {
@@ -157,9 +157,11 @@ export async function openAdapter(config: RunConfig | SftConfig, model: Pick<Mod
 const COUNTED = 2048
 
 /** Checks the first rows for prompts that are too long, which would otherwise fail one by one during the run. */
-function checkPrompts({ name, env }: RunEnvironment, template: ChatTemplate, args: RunConfig['trainer']['args']): string[] {
+function checkPrompts(source: RunEnvironment, template: ChatTemplate, args: RunConfig['trainer']['args']): string[] {
+  const { name, env } = source
   const limit = args.max_prompt_len
-  const prompts = [...env.dataset.slice(0, 200), ...env.evalDataset.slice(0, 50)].map((row: Row) => {
+  const trained = isTrained(source) ? env.dataset.slice(0, 200) : []
+  const prompts = [...trained, ...evaluatedRows(source).slice(0, 50)].map((row: Row) => {
     const { ids, cut } = template.with(row.variables).prompt(row.prompt, env.tools, Math.max(limit, COUNTED))
     return { length: ids.length, cut }
   })

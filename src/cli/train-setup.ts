@@ -23,7 +23,7 @@ import type { RunFolder } from '../monitor/run-folder.ts'
 import type { LoopOptions, LoopParts } from '../orchestrator/loop.ts'
 import { Orchestrator } from '../orchestrator/orchestrator.ts'
 import { trainerTokens } from '../orchestrator/samples.ts'
-import type { RunEnvironment } from '../orchestrator/tasks.ts'
+import { evaluatedRows, isTrained, type RunEnvironment } from '../orchestrator/tasks.ts'
 import type { CheckpointState, WeightsAbout } from '../trainer/checkpoint.ts'
 import { loadOtherReference, loadReference } from '../trainer/reference.ts'
 import { ReferenceSync } from '../trainer/reference-sync.ts'
@@ -76,7 +76,10 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     const monitor = new Monitor({
       folder,
       maxSteps: args.max_steps,
-      watch: { maxTokens: args.max_tokens, rewardFunctions: environments.flatMap(({ env }) => namesWithWeight(env)) },
+      watch: {
+        maxTokens: args.max_tokens,
+        rewardFunctions: environments.filter(isTrained).flatMap(({ env }) => namesWithWeight(env)),
+      },
       linesEvery: args.logging_steps,
       samplesEvery: args.log_completions ? args.log_completions_steps : 0,
       samplesCount: args.num_completions_to_print,
@@ -143,7 +146,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       again: { ...FAILED_STEP, hopeless: () => gpu.lost !== undefined || sampler.gone() },
       warn: (line) => monitor.console.warn(line),
     })
-    const evaluated = args.eval_strategy === 'no' ? [] : environments.filter(({ env }) => env.evalDataset.length > 0)
+    const evaluated = args.eval_strategy === 'no' ? [] : environments.filter((source) => evaluatedRows(source).length > 0)
     const parts: LoopParts = {
       orchestrator,
       monitor,
@@ -318,7 +321,7 @@ function dataOf({ trainer: { args } }: RunConfig, environments: readonly RunEnvi
   return {
     seed: args.seed,
     rollouts_per_example: args.rollouts_per_example,
-    environments: environments.map(({ name, weight, env }) => ({ name, weight, rows: env.dataset.length })),
+    environments: environments.filter(isTrained).map(({ name, weight, env }) => ({ name, weight, rows: env.dataset.length })),
   }
 }
 

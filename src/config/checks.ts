@@ -163,6 +163,13 @@ export const rlChecks: Check<RunConfig>[] = [
   },
   {
     keys: ['env'],
+    find: ({ env }) =>
+      env.every(({ weight }) => weight === 0)
+        ? 'env: weight = 0 is for an environment that is only evaluated, and none is left to train on. Set a weight above 0 for one.'
+        : undefined,
+  },
+  {
+    keys: ['env'],
     find: ({ env }) => env.map(({ id, ...about }, i) => environmentProblem(`env.${i}.id`, id, about)),
   },
   ...(shared as Check<RunConfig>[]),
@@ -240,7 +247,11 @@ export function rlNotices(config: RunConfig, written: Written): string[] {
     notices.push(
       `${A}lora_dropout above 0: the trainer scores with dropout what was sampled without, so mismatch_kl is ${config.inference.backend === 'vllm' ? 'larger' : 'no longer 0'} on fresh samples.`,
     )
-  if (args.eval_strategy === 'no') idle(['eval_steps', 'eval_examples', 'eval_rollouts_per_example'], 'eval_strategy is "no"')
+  if (args.eval_strategy === 'no') {
+    idle(['eval_steps', 'eval_examples', 'eval_rollouts_per_example'], 'eval_strategy is "no"')
+    for (const { name } of config.env.filter(({ weight }) => weight === 0))
+      notices.push(`the environment ${name} is only evaluated (weight = 0), and eval_strategy is "no": it is not played.`)
+  }
   if (!args.log_completions) idle(['log_completions_steps', 'num_completions_to_print'], 'log_completions is false')
   if (!BUILT_IN.loss.includes(args.loss)) idle(['mask_ratio_low', 'mask_ratio_high'], 'the loss is a file, and takes loss_args')
   if (!keepsReference(args)) idle(['ref_model_sync_steps'], 'beta is 0 and use_ref_model false, so there is no reference model')

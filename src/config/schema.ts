@@ -14,6 +14,7 @@ import { SINKS } from '../monitor/sinks/types.ts'
 import { FOLDER_NAME, NO_DEVICE } from '../common/folders.ts'
 import { algorithmFields, freeTable } from './algorithm-schema.ts'
 import { type CkptConfig, ckptSchema } from './ckpt-schema.ts'
+import { envSchema } from './env-schema.ts'
 import { type InferenceConfig, inferenceFields } from './inference-schema.ts'
 
 /** The linear layers of a decoder block that LoRA can adapt, by their Hugging Face names. */
@@ -328,35 +329,6 @@ const trainerArgs = z.strictObject({
   ...evalFields,
   ...outputFields,
   ...sampleLogFields,
-})
-
-const envSchema = z.strictObject({
-  id: z
-    .string()
-    .min(1)
-    .describe(
-      'A bundled environment ("short-answers", "reverse-text", "arithmetic"), a file such as "./my_env.ts", an npm package, or one that Python knows.',
-    ),
-  args: freeTable().default({}).describe('Handed to the environment, which checks them.'),
-  name: z.string().min(1).optional().describe('Name in metrics and rollouts. Default: the id.'),
-  weight: z.number().positive().default(1.0).describe('Share of the tasks, relative to the other environments.'),
-  python: z
-    .boolean()
-    .optional()
-    .describe(
-      'Whether this is an environment in Python, for verifiers 0.1.14 to 0.3.0. Default: true where no other environment has the id and Python knows it.',
-    ),
-  python_path: z
-    .string()
-    .min(1)
-    .optional()
-    .describe('For a Python environment: the Python that has it and verifiers. Default: that of scripts/setup-verifiers.sh.'),
-  num_workers: z.int().min(1).optional().describe('For a Python environment: processes that play its rollouts. Default 1.'),
-  extra_env_kwargs: freeTable()
-    .optional()
-    .describe(
-      'For a Python environment: attributes set on it once it is loaded, as { max_turns = 5 } or { timeout_seconds = 60 }.',
-    ),
 })
 
 export const modelFields = {

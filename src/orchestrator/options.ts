@@ -4,7 +4,7 @@ import type { ChatClient, SamplingParams } from '../common/types.ts'
 import type { Progress } from '../monitor/progress.ts'
 import type { Again } from './again.ts'
 import type { Algorithm } from './algorithm.ts'
-import type { RunEnvironment } from './tasks.ts'
+import { evaluatedRows, isTrained, type RunEnvironment } from './tasks.ts'
 
 export interface OrchestratorOptions {
   environments: readonly RunEnvironment[]
@@ -45,13 +45,14 @@ export function checkPlaces({
   rolloutsPerExample,
   evalRolloutsPerExample = 1,
 }: OrchestratorOptions): void {
-  const together = environments.find(({ env }) => env.playsGroups)
-  if (!together) return
-  const evaluated = together.env.evalDataset.length > 0 ? evalRolloutsPerExample : 1
-  const most = Math.max(rolloutsPerExample, evaluated)
-  if (maxConcurrent >= most) return
-  const key = most === rolloutsPerExample ? 'rollouts_per_example' : 'eval_rollouts_per_example'
-  throw new UserError(
-    `${together.name} plays the rollouts of a task together: max_concurrent (${maxConcurrent}) must be ${key} (${most}) or more.`,
-  )
+  for (const source of environments.filter(({ env }) => env.playsGroups)) {
+    const trained = isTrained(source) ? rolloutsPerExample : 1
+    const evaluated = evaluatedRows(source).length > 0 ? evalRolloutsPerExample : 1
+    const most = Math.max(trained, evaluated)
+    if (maxConcurrent >= most) continue
+    const key = most === trained ? 'rollouts_per_example' : 'eval_rollouts_per_example'
+    throw new UserError(
+      `${source.name} plays the rollouts of a task together: max_concurrent (${maxConcurrent}) must be ${key} (${most}) or more.`,
+    )
+  }
 }

@@ -15,7 +15,7 @@ import { checkPlaces, type OrchestratorOptions } from './options.ts'
 import { trainingBatch } from './samples.ts'
 import { Meter, Slots } from './slots.ts'
 import { Spares } from './spares.ts'
-import { TaskOrder, type RunEnvironment, type Task } from './tasks.ts'
+import { evaluatedRows, TaskOrder, type RunEnvironment, type Task } from './tasks.ts'
 
 /** A step's rollouts, and the batch made of them. */
 interface StepBatch {
@@ -112,22 +112,24 @@ export class Orchestrator {
     return rollouts
   }
 
-  /** Plays held-out tasks, the same ones with the same seeds each time. Rollouts that `signal` cuts short count as failed. */
+  /** Plays an environment's tasks for evaluation, the same ones with the same seeds each time. Rollouts that `signal` cuts short count as failed. */
   async evaluate(
     source: RunEnvironment,
     options: { step: number; examples: number; rolloutsPerExample: number; temperature: number; signal?: AbortSignal },
   ): Promise<Rollout[]> {
     const { sampling, seed } = this.#options
     const own = { ...sampling, temperature: options.temperature }
-    const plans = source.env.evalDataset.slice(0, options.examples).flatMap((row, i) =>
-      range(options.rolloutsPerExample).map((index): Plan => ({
-        task: { source, row },
-        group: `eval ${options.step}.${source.name}.${i}`,
-        index,
-        sampling: own,
-        seed: hashSeed(seed, 'eval', row.exampleId, index),
-      })),
-    )
+    const plans = evaluatedRows(source)
+      .slice(0, options.examples)
+      .flatMap((row, i) =>
+        range(options.rolloutsPerExample).map((index): Plan => ({
+          task: { source, row },
+          group: `eval ${options.step}.${source.name}.${i}`,
+          index,
+          sampling: own,
+          seed: hashSeed(seed, 'eval', row.exampleId, index),
+        })),
+      )
     const set = this.#begin(plans)
     const stop = () => set.abort.abort('the run ends')
     options.signal?.addEventListener('abort', stop, { once: true })

@@ -2,8 +2,14 @@
 import { EpochOrder, hashSeed, Random } from '../common/random.ts'
 import type { EnvMember, Row } from '../environments/index.ts'
 
-/** An environment in a run, under the name that metrics use. */
+/** An environment in a run, under the name that metrics use. Of weight 0: one that is only evaluated. */
 export type RunEnvironment = EnvMember
+
+export const isTrained = ({ weight }: RunEnvironment): boolean => weight > 0
+
+/** The rows that an evaluation plays: the held-out ones; all of them where none is held out and none is trained on. */
+export const evaluatedRows = (source: RunEnvironment): readonly Row[] =>
+  source.env.evalDataset.length > 0 || isTrained(source) ? source.env.evalDataset : source.env.dataset
 
 /** Flattens environment groups: each member stands for itself, with its part of the group's weight. */
 export function membersOf(source: RunEnvironment): RunEnvironment[] {
@@ -32,8 +38,11 @@ export class TaskOrder {
   readonly #taken: number[]
 
   constructor(sources: readonly RunEnvironment[], seed: number) {
-    this.#sources = sources.map((source, i) => ({ source, order: new EpochOrder(source.env.dataset.length, hashSeed(seed, i)) }))
-    this.#taken = sources.map(() => 0)
+    // Only those, so that an environment that is only evaluated changes nothing of what is trained on.
+    this.#sources = sources
+      .filter(isTrained)
+      .map((source, i) => ({ source, order: new EpochOrder(source.env.dataset.length, hashSeed(seed, i)) }))
+    this.#taken = this.#sources.map(() => 0)
     this.#seed = seed
   }
 

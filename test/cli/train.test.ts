@@ -212,6 +212,29 @@ test('one step off-policy, two environments, a loss, an advantage and a filter o
   for (const row of rollouts) if (row.advantage !== null) expect(row.advantage).toBeCloseTo(((row.reward as number) - 0.5) * 2)
 })
 
+test('an environment of weight 0 is evaluated beside the one that is trained on, and no task of it is trained on', async () => {
+  runs.write('bench.ts', readFileSync(runs.path('even.ts'), 'utf8').replace("evalDataset: rows('held', 2)", 'evalSize: 0'))
+  runs.write('bench.toml', `env = [{ id = "./bench.ts", name = "bench", weight = 0 }, { id = "./even.ts", name = "even" }]\n`)
+  const outcome = await runs.run(['@', 'bench.toml', 'run_name=bench', 'eval_strategy=steps', 'eval_examples=4'])
+  good(outcome)
+  expect(outcome.stdout).toMatch(/bench: reward .* before, .* after/)
+  const rows = runs.rows('bench', 'metrics.jsonl')
+  const evaluated = (name: string) => rows.filter((row) => `eval/${name}/avg@1` in row).map((row) => row.step)
+  expect([evaluated('bench'), evaluated('even')]).toEqual([
+    [0, 2],
+    [0, 2],
+  ])
+  const rollouts = [0, 1, 2].flatMap((step) => runs.rows('bench', `rollouts/step_${step}.jsonl`))
+  const count = (split: string, env: string) => rollouts.filter((row) => row.split === split && row.env === env).length
+  expect([count('train', 'bench'), count('train', 'even')]).toEqual([0, 16])
+  // All of its rows that eval_examples lets it play, since it holds none out.
+  expect([count('eval', 'bench'), count('eval', 'even')]).toEqual([8, 4])
+  // What is trained on is the same without it: a resume has nothing to say of it.
+  const more = await runs.run(['run_name=bench', 'max_steps=3', '--resume'])
+  good(more)
+  expect(more.stdout).not.toContain('the environments were')
+})
+
 test('full fine-tuning writes a model that opens', async () => {
   const words = ['run_name=full', 'use_lora=false', 'learning_rate=1e-3', 'max_steps=1', '--model.name', './tiny']
   // With the sizes that are chosen by the machine, and small moments.

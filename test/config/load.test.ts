@@ -618,3 +618,29 @@ test('__proto__ is told, and changes no other object', () => {
     expect(errorOf(() => load('@', run, ...words))).toBe(`${words[0]}: __proto__ is no name for a key. Give it another name.`)
   expect(({} as { x?: number }).x).toBeUndefined()
 })
+
+describe('an environment that is only evaluated', () => {
+  const two = (weight: string, args = 'eval_strategy = "steps"\n') =>
+    `model = "models/tiny"\n[[env]]\nid = "reverse-text"\n[[env]]\nid = "arithmetic"\n${weight}[trainer.args]\n${args}`
+
+  test('has the weight 0', () => {
+    const { config, notices } = parseConfig(two('weight = 0\n'))
+    expect(config.env.map(({ weight }) => weight)).toEqual([1, 0])
+    expect(notices).toEqual([])
+    expect(errorOf(() => parseConfig(two('weight = -1\n'), 'a.toml'))).toContain('weight is -1; it must be a number >= 0.')
+  })
+
+  test('is not the only one', () => {
+    expect(errorOf(() => parseConfig(`${minimal}weight = 0\n`, 'a.toml'))).toMatchInlineSnapshot(
+      `"a.toml:2:1: env: weight = 0 is for an environment that is only evaluated, and none is left to train on. Set a weight above 0 for one."`,
+    )
+  })
+
+  test('without evaluations is told', () => {
+    expect(parseConfig(two('weight = 0\n', '')).notices).toMatchInlineSnapshot(`
+      [
+        "the environment arithmetic is only evaluated (weight = 0), and eval_strategy is "no": it is not played.",
+      ]
+    `)
+  })
+})

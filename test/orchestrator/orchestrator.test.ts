@@ -376,6 +376,16 @@ test('evaluation: the same tasks and seeds each time, at its own temperature, na
   expect(first.every((r) => r.env === 'other')).toBe(true)
 })
 
+test('an environment of weight 0 is only evaluated: all its rows where it holds none out', async () => {
+  const { env } = await numbersEnv('bench', 4)
+  const bench = { name: 'bench', weight: 0, env: Object.assign(Object.create(env) as typeof env, { evalDataset: [] }) }
+  const { orchestrator } = await makeOrchestrator(counting, { environments: [bench, await numbersEnv()] })
+  const { rollouts } = await orchestrator.batch(1, 0)
+  expect(new Set(rollouts.map(({ rollout }) => rollout.env))).toEqual(new Set(['numbers']))
+  const played = await orchestrator.evaluate(bench, { ...evaluation, examples: 9, rolloutsPerExample: 1 })
+  expect(played.map((r) => [r.env, r.exampleId])).toEqual([0, 1, 2, 3].map((id) => ['bench', id]))
+})
+
 test('an evaluation is ended by its signal', async () => {
   const { orchestrator } = await makeOrchestrator(() => ({ text: '1', hangs: true }))
   const stop = new AbortController()

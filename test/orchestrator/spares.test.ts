@@ -125,6 +125,12 @@ test('an environment that plays groups together: no two groups wait for the plac
   await expect(makeOrchestrator(answer, few)).rejects.toThrow(
     'numbers plays the rollouts of a task together: max_concurrent (12) must be eval_rollouts_per_example (13) or more.',
   )
+  // Its groups are those of evaluations alone where it is not trained on.
+  const only = { environments: [{ ...(await playsTogether()), weight: 0 }, await numbersEnv('other')], maxConcurrent: 4 }
+  await makeOrchestrator(answer, { ...options, ...only, evalRolloutsPerExample: 4 })
+  await expect(makeOrchestrator(answer, { ...options, ...only, evalRolloutsPerExample: 5 })).rejects.toThrow(
+    'max_concurrent (4) must be eval_rollouts_per_example (5) or more.',
+  )
 })
 
 test('a filter that throws ends the groups that still play, and close waits for them', async () => {

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { TaskOrder } from '../../src/orchestrator/tasks.ts'
+import { evaluatedRows, TaskOrder } from '../../src/orchestrator/tasks.ts'
 import { makeOrchestrator, numbersEnv } from './helpers.ts'
 
 const range = (n: number) => Array.from({ length: n }, (_, i) => i)
@@ -67,4 +67,20 @@ test('a run that goes on with batches of another size goes on with the tasks tha
   )
   expect(later.orchestrator.tasksBefore(5)).toBe(11)
   await later.orchestrator.close()
+})
+
+test('an environment of weight 0 gives no task, and changes none of those that others give', async () => {
+  const trained = [await numbersEnv('a', 5), await numbersEnv('b', 7)]
+  const other = { ...(await numbersEnv('c', 3)), weight: 0 }
+  const plain = keys(new TaskOrder(trained, 3), range(200))
+  expect(keys(new TaskOrder([other, ...trained], 3), range(200))).toEqual(plain)
+  expect(keys(new TaskOrder([...trained, other], 3), range(200))).toEqual(plain)
+})
+
+test('an environment that is only evaluated plays all its rows where it holds none out; one that is trained on never does', async () => {
+  const held = await numbersEnv('a', 5)
+  expect(evaluatedRows({ ...held, weight: 0 })).toBe(held.env.evalDataset)
+  const none = { ...held, env: Object.assign(Object.create(held.env) as typeof held.env, { evalDataset: [] }) }
+  expect(evaluatedRows(none)).toEqual([])
+  expect(evaluatedRows({ ...none, weight: 0 })).toBe(held.env.dataset)
 })
