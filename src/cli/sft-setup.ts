@@ -164,6 +164,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
       data: new SftData(train, {
         batchSize: args.batch_size,
         seed: args.seed,
+        shuffle: args.shuffle_dataset,
         done: state && { step: state.step, examples: examplesDone(state, args.batch_size) },
       }),
       held,
@@ -185,9 +186,9 @@ const examplesDone = ({ step, extra }: CheckpointState, batchSize: number): numb
 function changesOf(
   { extra }: CheckpointState,
   train: readonly TrainingSample[],
-  { seed }: SftConfig['trainer']['args'],
+  { seed, shuffle_dataset }: SftConfig['trainer']['args'],
 ): string[] {
-  const changes = dataChanges(extra, { seed })
+  const changes = dataChanges(extra, { seed, shuffle_dataset })
   if (typeof extra.examples === 'number' && extra.examples !== train.length)
     changes.push(
       `the data had ${extra.examples} examples and has ${train.length}: those from here on are not those that were to come.`,

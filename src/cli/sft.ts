@@ -131,6 +131,7 @@ async function train(
 /** The data as a checkpoint records it: the order follows from it. */
 const dataOf = ({ config, data }: SftRun, step: number) => ({
   seed: config.trainer.args.seed,
+  shuffle_dataset: config.trainer.args.shuffle_dataset,
   examples: data.samples.length,
   examples_done: data.examplesBefore(step + 1),
 })

@@ -263,17 +263,24 @@ function removed({ metricsRows, rolloutFiles, checkpoints }: RewindReport): stri
 
 interface Data {
   seed: number
+  /** Older checkpoints do not say it: true. */
+  shuffle_dataset?: boolean
   /** None of supervised training, which may go on with what was trained on them. */
   environments?: { name: string; weight: number; rows: number }[]
 }
 
 /** What has changed since the checkpoint of a resumed run and what follows from it, one sentence each. */
 export function dataChanges(before: Record<string, unknown>, now: Data): string[] {
-  const { seed, environments } = before as Partial<Data>
+  const { seed, environments, shuffle_dataset: shuffled = true } = before as Partial<Data>
+  const { shuffle_dataset: shuffles = true } = now
   const changes: string[] = []
   if (seed !== undefined && seed !== now.seed)
     changes.push(
       `the seed was ${seed} and is ${now.seed}: from here on tasks come in another order, and some of this pass may come twice.`,
+    )
+  if (seed !== undefined && shuffled !== shuffles)
+    changes.push(
+      `shuffle_dataset was ${shuffled} and is ${shuffles}: rows come in another order from here on, and some of this pass may come twice.`,
     )
   if (environments && now.environments && JSON.stringify(environments) !== JSON.stringify(now.environments)) {
     const words = (all: NonNullable<Data['environments']>) =>

@@ -129,6 +129,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       }),
       sampling: samplingOf(config),
       seed: args.seed,
+      shuffle: args.shuffle_dataset,
       groupsPerStep: args.batch_size / args.rollouts_per_example,
       done: state && { step: firstStep, tasks: tasksDone(state, config) },
       rolloutsPerExample: args.rollouts_per_example,
@@ -320,6 +321,7 @@ function aboutWeights(config: RunConfig, adapter: Adapter | undefined, model: Mo
 function dataOf({ trainer: { args } }: RunConfig, environments: readonly RunEnvironment[]) {
   return {
     seed: args.seed,
+    shuffle_dataset: args.shuffle_dataset,
     rollouts_per_example: args.rollouts_per_example,
     environments: environments.filter(isTrained).map(({ name, weight, env }) => ({ name, weight, rows: env.dataset.length })),
   }

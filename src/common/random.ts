@@ -54,23 +54,26 @@ export class Random {
 }
 
 /**
- * The endless order of things by their number: each epoch holds every one once, shuffled anew by seed and epoch. What stands at a position
- * depends on nothing else, so a run resumes from its position alone.
+ * The endless order of things by their number: each epoch holds every one once, shuffled anew by seed and epoch, or as they stand. What stands
+ * at a position depends on nothing else, so a run resumes from its position alone.
  */
 export class EpochOrder {
   readonly #count: number
   readonly #seed: number
+  readonly #shuffle: boolean
   #epoch = -1
   /** Of #epoch, kept because positions are mostly asked one after another. */
   #order: number[] = []
 
-  constructor(count: number, seed: number) {
+  constructor(count: number, seed: number, { shuffle = true }: { shuffle?: boolean } = {}) {
     this.#count = count
     this.#seed = seed
+    this.#shuffle = shuffle
   }
 
   /** Which of them stands at `position` (0, 1, 2, ... without end). */
   at(position: number): number {
+    if (!this.#shuffle) return position % this.#count
     const epoch = Math.floor(position / this.#count)
     if (epoch !== this.#epoch) {
       this.#order = new Random(hashSeed(this.#seed, 'epoch', epoch)).shuffle(Array.from({ length: this.#count }, (_, i) => i))

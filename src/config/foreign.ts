@@ -119,11 +119,12 @@ export const foreignKeys: ForeignKey[] = [
     'ds3_* ddp_* dataloader_* log_on_each_node local_rank remove_unused_columns':
       'is ignored: there is one process and no data loader.',
     save_only_model: 'is ignored: a checkpoint always holds the optimizer too, so that every one can be resumed.',
-    shuffle_dataset: 'is ignored: tasks come in an order drawn from seed.',
     'gradient_checkpointing_kwargs torch_compile* logging_first_step tf32 disable_tqdm':
       'is a matter of PyTorch or of the Hugging Face Trainer, and is ignored.',
   }),
   ...write(args, {
+    'dataset_shuffle shuffle': 'is named shuffle_dataset here.',
+    curriculum_sampling: 'is not a key here: shuffle_dataset = false takes rows in the order of the data.',
     lora_r: 'is named lora_rank here.',
     'lora_use_rslora use_rslora': 'is not a key here: rank-stabilised scaling is lora_alpha = alpha x sqrt(lora_rank).',
     'lora_modules_to_save lora_config':

@@ -38,6 +38,10 @@ export const runFields = {
     .min(0)
     .default(42)
     .describe('Everything random comes from it: order of tasks, sampling, LoRA initialisation, dropout.'),
+  shuffle_dataset: z
+    .boolean()
+    .default(true)
+    .describe('Rows come in a new order in each pass. false: in the order of the data, as for a curriculum from easy to hard.'),
 }
 
 export const loraFields = {

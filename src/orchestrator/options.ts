@@ -12,6 +12,8 @@ export interface OrchestratorOptions {
   /** `seed` is replaced by each rollout's own. */
   sampling: SamplingParams
   seed: number
+  /** Rows in a new order in each pass; false: in the order of the data. Default true. */
+  shuffle?: boolean
   /** Groups of a step, and rollouts of a group. */
   groupsPerStep: number
   rolloutsPerExample: number

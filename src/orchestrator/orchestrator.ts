@@ -44,8 +44,8 @@ export class Orchestrator {
 
   constructor(options: OrchestratorOptions) {
     this.#options = options
-    this.#tasks = new TaskOrder(options.environments, options.seed)
-    this.#spares = new Spares(options.environments, options.seed, options.spareGroups)
+    this.#tasks = new TaskOrder(options.environments, options.seed, options)
+    this.#spares = new Spares(options.environments, options.seed, options.spareGroups, options)
     this.#places = new Slots(options.maxConcurrent)
     this.#replays = new Replays(options.again, options.warn)
     this.#samplers = new Slots(options.maxSampling)
@@ -65,7 +65,7 @@ export class Orchestrator {
       const common = { task, group, sampling, zeroTruncated, soon }
       return range(rolloutsPerExample).map((index): Plan => ({ ...common, index, seed: own(index) }))
     }
-    const spare = this.#spares.of(step)
+    const spare = this.#spares.of(step, this.tasksBefore(step + 1))
     const replace = (rollouts: Rollout[]): Plan[] => {
       const next = this.#spares.most === 0 || trainedOn(rollouts, algorithm) ? undefined : spare()
       return next ? plansOf(next.task, groupsPerStep + next.number, true) : []

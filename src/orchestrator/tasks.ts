@@ -37,11 +37,12 @@ export class TaskOrder {
   readonly #place: { index: number; at: number }[] = []
   readonly #taken: number[]
 
-  constructor(sources: readonly RunEnvironment[], seed: number) {
+  /** @param options `shuffle` false: each environment's rows in their order. Which environment comes when is drawn all the same. */
+  constructor(sources: readonly RunEnvironment[], seed: number, options: { shuffle?: boolean } = {}) {
     // Only those, so that an environment that is only evaluated changes nothing of what is trained on.
     this.#sources = sources
       .filter(isTrained)
-      .map((source, i) => ({ source, order: new EpochOrder(source.env.dataset.length, hashSeed(seed, i)) }))
+      .map((source, i) => ({ source, order: new EpochOrder(source.env.dataset.length, hashSeed(seed, i), options) }))
     this.#taken = this.#sources.map(() => 0)
     this.#seed = seed
   }

@@ -195,7 +195,7 @@ function encodeChat(
   }
 }
 
-/** Examples in an order that depends on the seed and the position alone. */
+/** Examples in an order that depends on the seed and the position alone; `shuffle` false: in that of the rows. */
 export class SftData {
   readonly samples: readonly TrainingSample[]
   readonly #batchSize: number
@@ -205,11 +205,11 @@ export class SftData {
   /** `done`: of a resumed run, the steps already made and the number of their examples, which may have come in batches of another size. */
   constructor(
     samples: readonly TrainingSample[],
-    options: { batchSize: number; seed: number; done?: { step: number; examples: number } },
+    options: { batchSize: number; seed: number; shuffle?: boolean; done?: { step: number; examples: number } },
   ) {
     this.samples = withSharedStart(samples)
     this.#batchSize = options.batchSize
-    this.#order = new EpochOrder(samples.length, options.seed)
+    this.#order = new EpochOrder(samples.length, options.seed, options)
     this.#done = options.done ?? { step: 0, examples: 0 }
   }
 

@@ -19,6 +19,14 @@ test('a run that goes on with other data is told what follows', () => {
       "the seed was 1 and is 2: from here on tasks come in another order, and some of this pass may come twice.",
     ]
   `)
+  // A checkpoint of before there was the key had shuffled rows.
+  expect(dataChanges(data, { ...data, shuffle_dataset: true })).toEqual([])
+  expect(dataChanges({ ...data, shuffle_dataset: false }, { ...data, shuffle_dataset: false })).toEqual([])
+  expect(dataChanges(data, { ...data, shuffle_dataset: false })).toMatchInlineSnapshot(`
+    [
+      "shuffle_dataset was true and is false: rows come in another order from here on, and some of this pass may come twice.",
+    ]
+  `)
   expect(dataChanges(data, { ...data, environments: [{ name: 'a', weight: 2, rows: 10 }] })).toMatchInlineSnapshot(`
     [
       "the environments were a (9 rows, weight 1) and are a (10 rows, weight 2): the tasks from here on are not those that were to come.",

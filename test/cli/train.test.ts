@@ -215,7 +215,14 @@ test('one step off-policy, two environments, a loss, an advantage and a filter o
 test('an environment of weight 0 is evaluated beside the one that is trained on, and no task of it is trained on', async () => {
   runs.write('bench.ts', readFileSync(runs.path('even.ts'), 'utf8').replace("evalDataset: rows('held', 2)", 'evalSize: 0'))
   runs.write('bench.toml', `env = [{ id = "./bench.ts", name = "bench", weight = 0 }, { id = "./even.ts", name = "even" }]\n`)
-  const outcome = await runs.run(['@', 'bench.toml', 'run_name=bench', 'eval_strategy=steps', 'eval_examples=4'])
+  const outcome = await runs.run([
+    '@',
+    'bench.toml',
+    'run_name=bench',
+    'eval_strategy=steps',
+    'eval_examples=4',
+    'shuffle_dataset=false',
+  ])
   good(outcome)
   expect(outcome.stdout).toMatch(/bench: reward .* before, .* after/)
   const rows = runs.rows('bench', 'metrics.jsonl')
@@ -227,12 +234,15 @@ test('an environment of weight 0 is evaluated beside the one that is trained on,
   const rollouts = [0, 1, 2].flatMap((step) => runs.rows('bench', `rollouts/step_${step}.jsonl`))
   const count = (split: string, env: string) => rollouts.filter((row) => row.split === split && row.env === env).length
   expect([count('train', 'bench'), count('train', 'even')]).toEqual([0, 16])
+  const order = rollouts.filter((row) => row.split === 'train').map((row) => row.example_id)
+  expect(order).toEqual([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3])
   // All of its rows that eval_examples lets it play, since it holds none out.
   expect([count('eval', 'bench'), count('eval', 'even')]).toEqual([8, 4])
   // What is trained on is the same without it: a resume has nothing to say of it.
   const more = await runs.run(['run_name=bench', 'max_steps=3', '--resume'])
   good(more)
   expect(more.stdout).not.toContain('the environments were')
+  expect(more.stdout).toContain('shuffle_dataset was false and is true')
 })
 
 test('full fine-tuning writes a model that opens', async () => {

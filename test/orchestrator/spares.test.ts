@@ -160,7 +160,7 @@ test('the spare tasks of steps follow each other, and from the step alone', asyn
   const spares = new Spares(environments, 7, spareGroups(4, 1.5))
   expect(spares.most).toBe(2)
   const take = (step: number) => {
-    const next = new Spares(environments, 7, spareGroups(4, 1.5)).of(step)
+    const next = new Spares(environments, 7, spareGroups(4, 1.5)).of(step, 4 * step)
     return [next(), next(), next()].map((spare) => spare && [spare.number, spare.task.row.exampleId])
   }
   const steps = [1, 2, 3, 4, 5, 6].map(take)
@@ -171,6 +171,19 @@ test('the spare tasks of steps follow each other, and from the step alone', asyn
     Array.from({ length: 12 }, (_, i) => i),
   )
   expect(take(3)).toEqual(steps[2])
+})
+
+test('in the order of the rows, they are the rows that come next', async () => {
+  const environments = [await numbersEnv('numbers', rows)]
+  const alike: Script = () => ({ text: '1' })
+  const options = { environments, groupsPerStep: 4, spareGroups: 3, shuffle: false }
+  for (const done of [undefined, { step: 1, tasks: 4 }]) {
+    const { orchestrator } = await makeOrchestrator(alike, { ...options, done })
+    const { rollouts } = await orchestrator.batch(2, 1)
+    const played = rollouts.filter((_, i) => i % 3 === 0).map(({ rollout }) => rollout.exampleId)
+    expect(played).toEqual([4, 5, 6, 7, 8, 9, 10])
+    await orchestrator.close()
+  }
 })
 
 test('a factor makes whole groups', () => {

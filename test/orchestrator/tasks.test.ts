@@ -69,6 +69,20 @@ test('a run that goes on with batches of another size goes on with the tasks tha
   await later.orchestrator.close()
 })
 
+test('without shuffling each environment gives its rows in their order, again and again, and the mixture is the same', async () => {
+  const sources = [await numbersEnv('a', 5), { ...(await numbersEnv('b', 7)), weight: 2 }]
+  const all = keys(new TaskOrder(sources, 3, { shuffle: false }), range(60))
+  for (const [name, rows] of [
+    ['a', 5],
+    ['b', 7],
+  ] as const) {
+    const own = all.filter((key) => key.startsWith(name))
+    expect(own).toEqual(own.map((_, i) => `${name}:${i % rows}`))
+  }
+  const names = (of: string[]) => of.map((key) => key.split(':')[0])
+  expect(names(all)).toEqual(names(keys(new TaskOrder(sources, 3), range(60))))
+})
+
 test('an environment of weight 0 gives no task, and changes none of those that others give', async () => {
   const trained = [await numbersEnv('a', 5), await numbersEnv('b', 7)]
   const other = { ...(await numbersEnv('c', 3)), weight: 0 }

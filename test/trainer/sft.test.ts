@@ -188,6 +188,10 @@ describe('the order of examples', () => {
     expect(forward).toEqual(backward)
     expect(texts(new SftData(samples, { batchSize: 3, seed: 2 }), 1)).not.toEqual(forward[0])
   })
+  test('unshuffled it is that of the rows', () => {
+    const data = new SftData(samples, { batchSize: 3, seed: 1, shuffle: false })
+    expect([1, 2, 3, 4, 5].map((step) => texts(data, step).join(''))).toEqual(['012', '345', '601', '234', '560'])
+  })
 })
 
 test('a run that goes on in batches of another size goes on in the data where it was', () => {
