@@ -184,11 +184,28 @@ export const foreignKeys: ForeignKey[] = [
     warmup_ratio: 'is not a key here: warmup_steps = warmup_ratio x max_steps.',
     steps: 'is named max_steps here.',
     eval_interval: 'is named eval_steps here.',
+    'skip_first_step eval_base_model': 'is not a key here: an evaluation before the first step is always made.',
+    length_penalty:
+      'is not a key here: an advantage of a file takes it off the rewards (length_penalty.ts in docs/algorithms.md), or the rubric of the environment does.',
+    'easy_threshold hard_threshold easy_fraction hard_fraction':
+      'is not a key here: a filter of a file turns groups down by their rewards, and oversampling_factor plays others in their place (docs/algorithms.md, "A filter").',
+    'dppo_mask_low dppo_mask_high kl_tau adv_tau':
+      "is not a key here: prime-rl's loss is dppo.ts in docs/algorithms.md, with loss_args.",
+    token_batch_size: 'is not a key here: batch_size is in rollouts, and micro_batch_tokens sets memory.',
+    'max_inflight max_inflight_rollouts': 'is named max_concurrent here.',
     optimizer: 'is named optim here.',
     'wandb wandb_project': 'is not a key here: report_to = "wandb" sends metrics there, to WANDB_PROJECT.',
     'lr lr_scheduler': 'is not a key here: they are named learning_rate and lr_scheduler_type.',
     lr_scheduler_kwargs: 'is not supported: constant, constant_with_warmup, linear and cosine take no further numbers.',
   }),
+  {
+    table: args,
+    names: ['eval_on_start'],
+    verdict: 'ignored',
+    say: 'is so anyway, where eval_strategy is "steps".',
+    when: (v) => v === true,
+    otherwise: { verdict: 'refused', say: 'is not a key here: an evaluation before the first step is always made.' },
+  },
   {
     table: args,
     names: ['optim'],
@@ -243,10 +260,17 @@ export const foreignKeys: ForeignKey[] = [
     model_name: 'is named model here.',
     seq_len: 'is named trainer.args.max_seq_len here.',
     'environment envs': 'is named [env] here, with id and args.',
-    'sampling orchestrator optim buffer eval args': 'is not a table here: its keys go to [trainer.args]',
+    'sampling orchestrator optim eval val args': 'is not a table here: its keys go to [trainer.args]',
+    'buffer curriculum':
+      'is not a table here: filters turn groups down by their rewards, and oversampling_factor plays others in their place (docs/algorithms.md, "A filter"); an order of the rows: shuffle_dataset = false.',
+    checkpoints: 'is the table [trainer.ckpt] here.',
+    resume: 'is not a key here: write --resume [latest | step N | folder] on the command line.',
+    'checkpoint_id adapters':
+      'has no meaning here: model.adapter goes on from an adapter, --resume with a run, and --fork begins another one with its checkpoint.',
   }),
   ...write('trainer', {
     'optim model tokenizer data weights': 'is not a table here: its keys go to [trainer.args]',
+    scheduler: 'is not a table here: its type is lr_scheduler_type of [trainer.args], and warmup_steps stands beside it.',
     loss: 'is not a table here: trainer.args.loss is "cispo", "cispo_mask" or a file; which is which: docs/algorithms.md, "From TRL and prime-rl".',
   }),
   ...write('', {
@@ -290,6 +314,9 @@ export const foreignKeys: ForeignKey[] = [
       'is not a key here: model is a folder, a hub id or a .gguf file; training keys are in [trainer.args].',
   }),
   ...write('env', {
+    ratio: 'is named weight here.',
+    'num_examples rollouts_per_example group_size interval':
+      'is the same for all environments here: eval_examples, eval_rollouts_per_example, rollouts_per_example and eval_steps of [trainer.args].',
     'taskset harness': 'belongs to the v1 environments of verifiers, which are not supported: an environment takes args.',
   }),
 ]
@@ -301,6 +328,30 @@ export const renamed: Record<string, string> = {
   ac: 'gradient_checkpointing', scheduler: 'lr_scheduler_type', seq_len: 'max_seq_len', group_size: 'rollouts_per_example',
   max_completion_tokens: 'max_tokens', max_inflight: 'max_concurrent', max_inflight_rollouts: 'max_concurrent', oversampling_factor: '',
 } // prettier-ignore
+
+/** The same, of their tables of evaluations; other keys there have no twin of their own. */
+export const renamedInEval: Record<string, string> = {
+  interval: 'eval_steps', num_examples: 'eval_examples', rollouts_per_example: 'eval_rollouts_per_example',
+  group_size: 'eval_rollouts_per_example', temperature: 'eval_temperature',
+} // prettier-ignore
+
+const environments = 'Environments are [[env]], with id and args.'
+/** A sentence on tables within prime-rl's, or within those of evaluations. */
+export const innerTables: Record<'train' | 'eval', Record<string, string>> = {
+  train: {
+    env: environments,
+    source: environments,
+    algo: 'For algo see docs/algorithms.md, "From TRL and prime-rl".',
+    buffer: 'For buffer see docs/algorithms.md, "A filter".',
+    curriculum: 'For curriculum see docs/algorithms.md, "A filter".',
+  },
+  eval: Object.fromEntries(
+    ['env', 'source'].map((key) => [
+      key,
+      'Environments of evaluations are [[env]] too; with weight = 0 they are only evaluated.',
+    ]),
+  ),
+}
 
 /** The entry for a key, or undefined. `table` is dotted and without list indices. */
 export function findForeign(table: string, key: string, backend: Backend): ForeignKey | undefined {

@@ -3,7 +3,7 @@ import type * as z from 'zod'
 import { nearest } from '../common/errors.ts'
 import { variableProblem } from '../common/template-variables.ts'
 import { dotted, isTable, type Path, type Table, valueAt } from './compose.ts'
-import { backendOf, findForeign, judge, renamed } from './foreign.ts'
+import { backendOf, findForeign, innerTables, judge, renamed, renamedInEval } from './foreign.ts'
 import { allowedText, leafPaths, nodeAt, type SchemaNode } from './schema-tree.ts'
 import { pathKey } from './toml-lines.ts'
 
@@ -53,7 +53,7 @@ function unknownKey(path: Path, raw: Table, tree: SchemaNode): string {
   const foreign = findForeign(table, key, backendOf(raw))
   if (foreign) {
     const { say } = judge(foreign, valueAt(raw, path))
-    return say.endsWith('[trainer.args]') ? `${say}${moved(valueAt(raw, path), tree)}.` : say
+    return say.endsWith('[trainer.args]') ? `${say}${moved(key, valueAt(raw, path), tree)}` : say
   }
   const siblings = Object.keys(nodeAt(tree, parent)?.keys ?? {})
   const leaves = leafPaths(tree)
@@ -74,21 +74,27 @@ function unknownKey(path: Path, raw: Table, tree: SchemaNode): string {
   return `is not a key ${where}. ${siblings.length <= 12 ? `Keys there: ${siblings.join(', ')}.` : '--help lists the keys.'}`
 }
 
-/** What the keys of one of prime-rl's tables are called in [trainer.args]. */
-function moved(value: unknown, tree: SchemaNode): string {
+/** What the keys of one of prime-rl's tables are called in [trainer.args], and what becomes of tables within it: the end of a sentence, and more. */
+function moved(table: string, value: unknown, tree: SchemaNode): string {
   const known = nodeAt(tree, ['trainer', 'args'])?.keys ?? {}
-  const names: string[] = []
-  const visit = (table: Table) => {
-    for (const [key, inner] of Object.entries(table)) {
-      const name = Object.hasOwn(renamed, key) ? renamed[key] : key
+  const [names, told] = [new Set<string>(), new Set<string>()]
+  const visit = (within: Table, of: 'train' | 'eval') => {
+    for (const [key, inner] of Object.entries(within)) {
+      const by = of === 'eval' ? renamedInEval : renamed
+      const name = Object.hasOwn(by, key) ? by[key] : of === 'eval' ? '' : key
+      const isWithin = isTable(inner) || Array.isArray(inner)
       // prime-rl has tables with the name of a plain key here, as [trainer.loss]: look inside them.
-      if (known[name] && (!isTable(inner) || known[name].type === 'free')) names.push(name === key ? key : `${name} (for ${key})`)
-      else if (isTable(inner)) visit(inner)
+      if (known[name] && (!isTable(inner) || known[name].type === 'free')) names.add(name === key ? key : `${name} (for ${key})`)
+      else if (isWithin && Object.hasOwn(innerTables[of], key)) told.add(innerTables[of][key])
+      else if (isTable(inner)) visit(inner, isOfEval(key) ? 'eval' : of)
     }
   }
-  if (isTable(value)) visit(value)
-  return names.length ? `, as ${Array.from(new Set(names)).join(', ')}` : ''
+  if (isTable(value)) visit(value, isOfEval(table) ? 'eval' : 'train')
+  const keys = names.size > 0 ? `, as ${Array.from(names).join(', ')}` : ''
+  return [`${keys}.`, ...told].join(' ')
 }
+
+const isOfEval = (table: string): boolean => table === 'eval' || table === 'val'
 
 function badValue(issue: z.core.$ZodIssue, value: unknown, node: SchemaNode | undefined): string {
   const allowed = node ? allowedText(node) : 'something else'

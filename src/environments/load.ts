@@ -51,7 +51,8 @@ export function resolveEnvironment(id: string, options: LoadOptions = {}): strin
   try {
     return resolvedFrom(base, id)
   } catch {
-    const near = nearest(id, bundled)
+    // Ids of the Environments Hub have their owner before the name.
+    const near = nearest(id, bundled) ?? bundled.find((name) => id.endsWith(`/${name}`))
     throw new UserError(
       `environment ${id}: not found${near ? `; did you mean ${near}?` : '.'} Bundled: ${bundled.join(', ')}. Else give a path (./my_env.ts), an npm package that is installed, or, after 'bash ${SCRIPTS}/setup-verifiers.sh', an environment in Python.`,
     )

@@ -540,6 +540,49 @@ test("an algorithm's keys in TRL and prime-rl are told as what they are here", (
   expect(told).toContain('see trainer.args.report_to')
 })
 
+test('what prime-rl and Hosted Training say of evaluations is told as keys of evaluations, and their environments as [[env]]', () => {
+  const hosted =
+    '[eval]\ninterval = 20\nnum_examples = 64\nrollouts_per_example = 4\n[[eval.env]]\nid = "owner/aime"\n' +
+    '[buffer]\neasy_threshold = 0.8\n[val]\ninterval = 5\n[checkpoints]\ninterval = 100\n[resume]\nstep = 3\n'
+  expect(errorOf(() => parseConfig(minimal + hosted, 'a.toml'))).toMatchInlineSnapshot(`
+    "5 mistakes in the config:
+      a.toml:4:1: eval is not a table here: its keys go to [trainer.args], as eval_steps (for interval), eval_examples (for num_examples), eval_rollouts_per_example (for rollouts_per_example). Environments of evaluations are [[env]] too; with weight = 0 they are only evaluated.
+      a.toml:10:1: buffer is not a table here: filters turn groups down by their rewards, and oversampling_factor plays others in their place (docs/algorithms.md, "A filter"); an order of the rows: shuffle_dataset = false.
+      a.toml:12:1: val is not a table here: its keys go to [trainer.args], as eval_steps (for interval).
+      a.toml:14:1: checkpoints is the table [trainer.ckpt] here.
+      a.toml:16:1: resume is not a key here: write --resume [latest | step N | folder] on the command line."
+  `)
+  const prime =
+    '[orchestrator]\ngroup_size = 8\n[orchestrator.algo]\ntype = "opd"\n[[orchestrator.train.source]]\nname = "a"\n' +
+    '[orchestrator.eval]\ninterval = 5\ngroup_size = 4\n[orchestrator.eval.sampling]\ntemperature = 0.6\nmax_completion_tokens = 9\n' +
+    '[[orchestrator.eval.source]]\nname = "b"\n[orchestrator.buffer]\nseed = 1\n[trainer.scheduler]\ntype = "cosine"\n'
+  expect(errorOf(() => parseConfig(minimal + prime, 'a.toml'))).toMatchInlineSnapshot(`
+    "2 mistakes in the config:
+      a.toml:4:1: orchestrator is not a table here: its keys go to [trainer.args], as rollouts_per_example (for group_size), eval_steps (for interval), eval_rollouts_per_example (for group_size), eval_temperature (for temperature). For algo see docs/algorithms.md, "From TRL and prime-rl". Environments are [[env]], with id and args. Environments of evaluations are [[env]] too; with weight = 0 they are only evaluated. For buffer see docs/algorithms.md, "A filter".
+      a.toml:20:1: trainer.scheduler is not a table here: its type is lr_scheduler_type of [trainer.args], and warmup_steps stands beside it."
+  `)
+  const older = '[orchestrator]\nbatch_size = 8\n[[orchestrator.env]]\nid = "a"\n'
+  expect(errorOf(() => parseConfig(minimal + older, 'a.toml'))).toMatchInlineSnapshot(
+    `"a.toml:4:1: orchestrator is not a table here: its keys go to [trainer.args], as batch_size. Environments are [[env]], with id and args."`,
+  )
+  const args = 'eval_on_start = false\nlength_penalty = 0.1\nkl_tau = 0.1\ntoken_batch_size = 9\nmax_inflight = 9\n'
+  expect(errorOf(() => parseConfig(withArgs(args), 'a.toml'))).toMatchInlineSnapshot(`
+    "5 mistakes in the config:
+      a.toml:5:1: trainer.args.eval_on_start is not a key here: an evaluation before the first step is always made.
+      a.toml:6:1: trainer.args.length_penalty is not a key here: an advantage of a file takes it off the rewards (length_penalty.ts in docs/algorithms.md), or the rubric of the environment does.
+      a.toml:7:1: trainer.args.kl_tau is not a key here: prime-rl's loss is dppo.ts in docs/algorithms.md, with loss_args.
+      a.toml:8:1: trainer.args.token_batch_size is not a key here: batch_size is in rollouts, and micro_batch_tokens sets memory.
+      a.toml:9:1: trainer.args.max_inflight is named max_concurrent here."
+  `)
+  expect(parseConfig(withArgs('eval_on_start = true\n')).notices.join()).toContain('is so anyway')
+  const [ratio, examples] = ['ratio = 0.5\n', 'num_examples = 9\n'].map((key) => errorOf(() => parseConfig(minimal + key)))
+  expect(ratio).toContain('env.ratio is named weight here')
+  expect(examples).toContain('env.num_examples is the same for all environments here')
+  // The ids of the Hub have their owner before them.
+  const owned = minimal.replace('"reverse-text"', '"primeintellect/reverse-text"')
+  expect(errorOf(() => parseConfig(owned))).toContain('not found; did you mean reverse-text?')
+})
+
 test("chat_template_kwargs of prime-rl's sampling is told as the key that it is here", () => {
   const text =
     '[orchestrator.train.sampling.extra_body]\ntop_k = 3\nchat_template_kwargs = { enable_thinking = false }\n[orchestrator.advantage]\ntype = "x"\n'
