@@ -193,7 +193,7 @@ describe('examples', () => {
   }
 
   test('there are some of each kind', () => {
-    expect(['loss', 'advantage', 'filter', 'environment'].map((kind) => examples(kind).length)).toEqual([7, 3, 2, 2])
+    expect(['loss', 'advantage', 'filter', 'environment'].map((kind) => examples(kind).length)).toEqual([8, 4, 2, 2])
   })
 
   test.each(examples('loss'))('loss of %s (%i)', async (page, i, body) => {
