@@ -262,7 +262,7 @@ export const foreignKeys: ForeignKey[] = [
     'environment envs': 'is named [env] here, with id and args.',
     'sampling orchestrator optim eval val args': 'is not a table here: its keys go to [trainer.args]',
     'buffer curriculum':
-      'is not a table here: filters turn groups down by their rewards, and oversampling_factor plays others in their place (docs/algorithms.md, "A filter"); an order of the rows: shuffle_dataset = false.',
+      'is not a table here: filters turn groups down by their rewards, and oversampling_factor plays others in their place; with shuffle_dataset = false rows keep their order (docs/algorithms.md, "From prime-rl").',
     checkpoints: 'is the table [trainer.ckpt] here.',
     resume: 'is not a key here: write --resume [latest | step N | folder] on the command line.',
     'checkpoint_id adapters':
@@ -327,6 +327,7 @@ export const renamed: Record<string, string> = {
   target_modules: 'lora_target_modules', max_norm: 'max_grad_norm', betas1: 'adam_beta1', betas2: 'adam_beta2', num_examples: 'eval_examples',
   ac: 'gradient_checkpointing', scheduler: 'lr_scheduler_type', seq_len: 'max_seq_len', group_size: 'rollouts_per_example',
   max_completion_tokens: 'max_tokens', max_inflight: 'max_concurrent', max_inflight_rollouts: 'max_concurrent', oversampling_factor: '',
+  enable_thinking: 'chat_template_kwargs',
 } // prettier-ignore
 
 /** The same, of their tables of evaluations; other keys there have no twin of their own. */
@@ -341,9 +342,9 @@ export const innerTables: Record<'train' | 'eval', Record<string, string>> = {
   train: {
     env: environments,
     source: environments,
-    algo: 'For algo see docs/algorithms.md, "From TRL and prime-rl".',
-    buffer: 'For buffer see docs/algorithms.md, "A filter".',
-    curriculum: 'For curriculum see docs/algorithms.md, "A filter".',
+    ...Object.fromEntries(
+      ['algo', 'buffer', 'curriculum'].map((key) => [key, `For ${key} see docs/algorithms.md, "From prime-rl".`]),
+    ),
   },
   eval: Object.fromEntries(
     ['env', 'source'].map((key) => [

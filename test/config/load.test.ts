@@ -547,7 +547,7 @@ test('what prime-rl and Hosted Training say of evaluations is told as keys of ev
   expect(errorOf(() => parseConfig(minimal + hosted, 'a.toml'))).toMatchInlineSnapshot(`
     "5 mistakes in the config:
       a.toml:4:1: eval is not a table here: its keys go to [trainer.args], as eval_steps (for interval), eval_examples (for num_examples), eval_rollouts_per_example (for rollouts_per_example). Environments of evaluations are [[env]] too; with weight = 0 they are only evaluated.
-      a.toml:10:1: buffer is not a table here: filters turn groups down by their rewards, and oversampling_factor plays others in their place (docs/algorithms.md, "A filter"); an order of the rows: shuffle_dataset = false.
+      a.toml:10:1: buffer is not a table here: filters turn groups down by their rewards, and oversampling_factor plays others in their place; with shuffle_dataset = false rows keep their order (docs/algorithms.md, "From prime-rl").
       a.toml:12:1: val is not a table here: its keys go to [trainer.args], as eval_steps (for interval).
       a.toml:14:1: checkpoints is the table [trainer.ckpt] here.
       a.toml:16:1: resume is not a key here: write --resume [latest | step N | folder] on the command line."
@@ -558,7 +558,7 @@ test('what prime-rl and Hosted Training say of evaluations is told as keys of ev
     '[[orchestrator.eval.source]]\nname = "b"\n[orchestrator.buffer]\nseed = 1\n[trainer.scheduler]\ntype = "cosine"\n'
   expect(errorOf(() => parseConfig(minimal + prime, 'a.toml'))).toMatchInlineSnapshot(`
     "2 mistakes in the config:
-      a.toml:4:1: orchestrator is not a table here: its keys go to [trainer.args], as rollouts_per_example (for group_size), eval_steps (for interval), eval_rollouts_per_example (for group_size), eval_temperature (for temperature). For algo see docs/algorithms.md, "From TRL and prime-rl". Environments are [[env]], with id and args. Environments of evaluations are [[env]] too; with weight = 0 they are only evaluated. For buffer see docs/algorithms.md, "A filter".
+      a.toml:4:1: orchestrator is not a table here: its keys go to [trainer.args], as rollouts_per_example (for group_size), eval_steps (for interval), eval_rollouts_per_example (for group_size), eval_temperature (for temperature). For algo see docs/algorithms.md, "From prime-rl". Environments are [[env]], with id and args. Environments of evaluations are [[env]] too; with weight = 0 they are only evaluated. For buffer see docs/algorithms.md, "From prime-rl".
       a.toml:20:1: trainer.scheduler is not a table here: its type is lr_scheduler_type of [trainer.args], and warmup_steps stands beside it."
   `)
   const older = '[orchestrator]\nbatch_size = 8\n[[orchestrator.env]]\nid = "a"\n'
@@ -579,7 +579,8 @@ test('what prime-rl and Hosted Training say of evaluations is told as keys of ev
   expect(ratio).toContain('env.ratio is named weight here')
   expect(examples).toContain('env.num_examples is the same for all environments here')
   // The ids of the Hub have their owner before them.
-  const owned = minimal.replace('"reverse-text"', '"primeintellect/reverse-text"')
+  const owned = minimal.replace('"reverse-text"', '"primeintellect/reverse-text"') + '[sampling]\nenable_thinking = false\n'
+  expect(errorOf(() => parseConfig(owned))).toContain('as chat_template_kwargs (for enable_thinking).')
   expect(errorOf(() => parseConfig(owned))).toContain('not found; did you mean reverse-text?')
 })
 
