@@ -111,7 +111,9 @@ describe('refused in one sentence', () => {
     expect(await refusal('reverse-txt')).toContain(
       'environment reverse-txt: not found; did you mean reverse-text? Bundled: alphabet-sort, arithmetic, ',
     )
-    expect(await refusal('primeintellect/wordle')).toContain('not found. Bundled:')
+    // An id of the Environments Hub, with its owner.
+    expect(await refusal('primeintellect/wordle')).toContain('not found; did you mean wordle? Bundled:')
+    expect(await refusal('primeintellect/gsm8k')).toContain('not found. Bundled:')
   })
   test('modules that fail or are none', async () => {
     expect(await refusal('./throws.ts')).toMatch(
