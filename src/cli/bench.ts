@@ -73,7 +73,10 @@ async function bench(what: Topic[], options: Options): Promise<void> {
       webgpu: versionOf('webgpu') ?? 'unknown',
     }
     const { model: models, rows, tokens, repeats, quick, matrixUnits } = options
-    const command = `${CLI} ${process.argv.slice(2).map(shellWord).join(' ')}`
+    const command = `${CLI} ${process.argv
+      .slice(2)
+      .map((word) => shellWord(word))
+      .join(' ')}`
     const report = await runBench(
       gpu,
       { topics: what, models, rows, tokens, repeats, quick, matrixUnits, versions, command },

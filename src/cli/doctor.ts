@@ -133,8 +133,14 @@ function probeInChild(): Probe & { driverWords: string[] } {
 
 function problemsOf(adapters: AdapterFacts[], chosen: string | undefined, problem: string | undefined): Problem[] {
   const problems: Problem[] = []
+  const backend = process.env.DAWN_RL_BACKEND
   if (!installedFolder('webgpu')) {
     problems.push({ what: 'the npm packages are not installed', command: isCheckout ? 'bash scripts/setup.sh' : 'npm install' })
+  } else if (adapters.length === 0 && backend) {
+    problems.push({
+      what: problem ?? `no WebGPU adapter through ${backend}, which DAWN_RL_BACKEND asks for`,
+      command: 'unset DAWN_RL_BACKEND',
+    })
   } else if (adapters.length === 0 && problem) {
     problems.push({ what: `WebGPU does not work here: ${problem}`, command: reinstall() })
   } else if (adapters.length === 0) {

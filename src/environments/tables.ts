@@ -50,7 +50,7 @@ export function mendOf(path: string): string | undefined {
   if (ending !== '.csv' && ending !== '.tsv') return undefined
   const how = ending === '.tsv' ? ", delimiter='\\t'" : ''
   const read = `csv.DictReader(open(sys.argv[1], encoding='utf-8-sig', newline='')${how})`
-  const [from, to] = [path, `${path.slice(0, -ending.length)}.jsonl`].map(shellWord)
+  const [from, to] = [path, `${path.slice(0, -ending.length)}.jsonl`].map((word) => shellWord(word))
   return `Make JSON lines of it with python3 -c "import csv, json, sys; [print(json.dumps(row)) for row in ${read}]" ${from} > ${to} and name those`
 }
 

@@ -1,12 +1,13 @@
 /**
  * Chooses the adapter and opens the device.
  * - `DAWN_RL_ADAPTER` (part of an adapter's name) wins; else the fastest kind there is; a software adapter only when nothing else is
- *   there, and the caller is told so through `facts.software`.
+ *   there, and the caller is told so through `facts.software`. Where a system has several backends: backends.ts.
  * - All limits of the adapter and all features that kernels use are requested: WebGPU's defaults are those of a phone.
  */
 import { create, globals } from 'webgpu'
 import { CLI, SCRIPTS } from '../common/commands.ts'
 import { UserError } from '../common/errors.ts'
+import { findAdapter, findAdapters, type Found } from './backends.ts'
 import { separateDriverCache } from './driver-cache.ts'
 import { widestBinding } from './pool.ts'
 import {
@@ -126,28 +127,12 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
   const name = options.adapter ?? process.env.DAWN_RL_ADAPTER
   const flags = dawnFlags(checks)
   if (name) flags.push(`adapter=${name}`)
-  const gpu = createInstance(flags, options)
-  // Where no adapter has the name, Dawn throws an error that lists the adapters.
-  const adapter = await findAdapter(gpu).catch(() => null)
-  if (!adapter) {
-    // The script installs drivers of Linux only.
-    const mend =
-      process.platform === 'linux'
-        ? `Run 'bash ${SCRIPTS}/setup.sh' to install a software one, or '${CLI} doctor' to see why.`
-        : `Update the graphics driver, or run '${CLI} doctor' to see why.`
-    throw new UserError(
-      name
-        ? `No WebGPU adapter has '${name}' in its name (DAWN_RL_ADAPTER). '${CLI} doctor' lists those that are here.`
-        : `No WebGPU adapter was found on this machine. ${mend}`,
-    )
-  }
-  const features = new Set<string>(adapter.features)
-  const requiredFeatures = wantedFeatures.filter((f) => features.has(f)) as GPUFeatureName[]
-  const requiredLimits = allLimits(adapter)
-  const open = (of: GPUAdapter, label: string) => of.requestDevice({ requiredFeatures, requiredLimits, label })
-  const device = await open(adapter, 'dawn-rl')
+  const found = await findAdapters((more) => createInstance([...flags, ...more], options), isSoftware)
+  if (found.length === 0) throw new UserError(noAdapter(name))
+  const { gpu, adapter, device } = await openFirst(found)
   // An adapter can open only one device.
   const another = async (): Promise<GPUDevice> => open((await findAdapter(gpu))!, 'dawn-rl, beside')
+  const features = new Set<string>(adapter.features)
   const info = adapter.info
   const software = isSoftware(info)
   const subgroups = subgroupsOf(info, features)
@@ -175,6 +160,38 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
     limits: limitsOf(device.limits),
   }
   return { gpu, device, facts, checks, another }
+}
+
+/** Opens the first of the adapters that can be opened. @throws what the first one says where none can */
+async function openFirst(found: readonly Found[]): Promise<Found & { device: GPUDevice }> {
+  let failed: unknown
+  for (const one of found) {
+    try {
+      return { ...one, device: await open(one.adapter, 'dawn-rl') }
+    } catch (error) {
+      failed ??= error
+    }
+  }
+  throw failed
+}
+
+function open(adapter: GPUAdapter, label: string): Promise<GPUDevice> {
+  const requiredFeatures = wantedFeatures.filter((f) => adapter.features.has(f)) as GPUFeatureName[]
+  return adapter.requestDevice({ requiredFeatures, requiredLimits: allLimits(adapter), label })
+}
+
+function noAdapter(name: string | undefined): string {
+  const backend = process.env.DAWN_RL_BACKEND
+  const seen = `'${CLI} doctor' lists those that are here.`
+  if (name)
+    return `No WebGPU adapter has '${name}' in its name (DAWN_RL_ADAPTER${backend ? `, through ${backend}` : ''}). ${seen}`
+  if (backend) return `No WebGPU adapter was found through ${backend} (DAWN_RL_BACKEND). Leave that out: ${seen}`
+  // The script installs drivers of Linux only.
+  const mend =
+    process.platform === 'linux'
+      ? `Run 'bash ${SCRIPTS}/setup.sh' to install a software one, or '${CLI} doctor' to see why.`
+      : `Update the graphics driver, or run '${CLI} doctor' to see why.`
+  return `No WebGPU adapter was found on this machine. ${mend}`
 }
 
 /**
@@ -236,15 +253,4 @@ function matrixUnitsOf(info: GPUAdapterInfo): MatrixUnit[] {
   return matrixConfigsOf(info)
     .filter((c) => c.componentType === 'f16' && c.resultComponentType === 'f32')
     .map(({ M, N, K }) => ({ m: M, n: N, k: K }))
-}
-
-/** Prefers a real GPU to a software adapter. Dawn lists adapters in the driver's order, so it is asked with both power preferences. */
-async function findAdapter(gpu: GPU): Promise<GPUAdapter | null> {
-  let software: GPUAdapter | null = null
-  for (const powerPreference of ['high-performance', 'low-power'] as const) {
-    const adapter = await gpu.requestAdapter({ powerPreference })
-    if (adapter && !adapter.info.isFallbackAdapter) return adapter
-    software ??= adapter
-  }
-  return software
 }

@@ -3,6 +3,7 @@
  * names all adapters when asked for one that is not there) and then for each by name.
  */
 import { messageOf } from '../common/errors.ts'
+import { backendFlags, backendsOf } from './backends.ts'
 import { allLimits, createInstance, dawnFlags, isSoftware, matrixConfigsOf } from './adapter.ts'
 
 export interface AdapterFacts {
@@ -46,10 +47,12 @@ export async function listAdapters(): Promise<AdapterFacts[]> {
 
 async function namedAdapters(): Promise<{ backend: string; name: string }[]> {
   let words = ''
-  try {
-    await createInstance([...dawnFlags(true), 'adapter=(the list of all adapters)']).requestAdapter()
-  } catch (error) {
-    words = messageOf(error)
+  for (const backend of backendsOf()) {
+    try {
+      await createInstance([...dawnFlags(true), ...backendFlags(backend), 'adapter=(the list of all adapters)']).requestAdapter()
+    } catch (error) {
+      words += `${messageOf(error)}\n`
+    }
   }
   const found = [...words.matchAll(/backend: '([^']*)', name: '(.*)'/g)].map(([, backend, name]) => ({ backend, name }))
   // Dawn's null backend computes nothing

@@ -127,5 +127,11 @@ export function wrap(text: string, width: number): string[] {
   return lines
 }
 
-/** Quotes a word for the shell where needed: users copy printed commands, and names may contain spaces. */
-export const shellWord = (text: string): string => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`)
+/**
+ * Quotes a word for the shell where needed: users copy printed commands, and names may contain spaces. On Windows in double quotes, which cmd, PowerShell and bash
+ * all know; cmd takes single ones as they stand.
+ */
+export function shellWord(text: string, platform: NodeJS.Platform = process.platform): string {
+  if (/^[\w@%+=:,./-]+$/.test(text)) return text
+  return platform === 'win32' ? `"${text.replaceAll('"', '\\"')}"` : `'${text.replaceAll("'", "'\\''")}'`
+}

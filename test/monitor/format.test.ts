@@ -7,6 +7,7 @@ import {
   formatPercent,
   oneLine,
   printable,
+  shellWord,
   sparkline,
   wrap,
 } from '../../src/monitor/format.ts'
@@ -64,5 +65,14 @@ test('wrap keeps every word and never exceeds the width', () => {
       expect(Math.max(...lines.map((l) => l.length))).toBeLessThanOrEqual(width)
       expect(lines.join('').replace(/\s/g, '')).toBe(text.replace(/\s/g, ''))
     }),
+  )
+})
+
+test('a word of a printed command is quoted as the shell of its system takes it', () => {
+  expect(['a/b-1.toml', 'C:/x', 'a b', "it's", 'C:\\runs\\my run'].map((word) => shellWord(word, 'linux'))).toEqual(
+    ['a/b-1.toml', 'C:/x', "'a b'", "'it'\\''s'", "'C:\\runs\\my run'"], // prettier-ignore
+  )
+  expect(['a/b-1.toml', 'a b', "it's", 'C:\\runs\\my run', '{"a":1}'].map((word) => shellWord(word, 'win32'))).toEqual(
+    ['a/b-1.toml', '"a b"', '"it\'s"', '"C:\\runs\\my run"', '"{\\"a\\":1}"'], // prettier-ignore
   )
 })
