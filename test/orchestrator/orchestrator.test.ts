@@ -310,6 +310,14 @@ describe('a step whose rollouts all failed', () => {
     await orchestrator.batch(1, 0)
     await expect(orchestrator.batch(2, 1)).rejects.toThrow('All 6 rollouts of step 2 failed. ')
     await orchestrator.close()
+    // Nor is it said that it will be, where the end was asked for before.
+    const said: string[] = []
+    const ended = await makeOrchestrator(failing(6, 99), { again: slow, warn: (line) => said.push(line) })
+    await ended.orchestrator.batch(1, 0)
+    ended.orchestrator.abandonAfter(2)
+    await expect(ended.orchestrator.batch(2, 1)).rejects.toThrow('All 6 rollouts of step 2 failed. ')
+    await ended.orchestrator.close()
+    expect(said).toEqual([])
   })
 
   test('ends the run where it fails each time, at once where nothing ever went well or it cannot help', async () => {

@@ -74,6 +74,9 @@ test('turns that go on with each other are one sample; what stands between the a
   expect(sample.advantages).toEqual(Float32Array.of(0, 0, 1, 2, 0, 3, 0, 0, 4, 5))
   expect(sample.inferenceLogprobs).toEqual(Float32Array.of(0, 0, -1, -2, 0, -3, 0, 0, -4, -5))
   expect([sample.promptKey, sample.promptLength]).toEqual(['1,2', 2])
+  // The first turn begins a sequence, also where a user's environment forgets to say so.
+  const forgot = rollout({ ...own, turns: [{ ...turns[0], branch: false }, ...turns.slice(1)] })
+  expect(trainingBatch(1, [{ rollout: forgot, advantage: 1 }]).samples.map((s) => s.ids)).toEqual([sample.ids])
 })
 
 test('a turn that begins anew is a sample of its own, with its own tokens and advantages', () => {

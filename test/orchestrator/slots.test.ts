@@ -54,6 +54,24 @@ test('the meter counts time in which anything ran, once', async () => {
   expect(third.seconds).toBeLessThan(second.seconds)
 })
 
+test('the meter counts as idle the time since the last take in which nothing ran', async () => {
+  const meter = new Meter()
+  await sleep(30)
+  expect(meter.idle).toBeGreaterThan(0.02)
+  const begin = performance.now()
+  meter.take()
+  expect(meter.idle).toBeLessThanOrEqual((performance.now() - begin) / 1000)
+  meter.enter()
+  const ran = performance.now()
+  await sleep(60)
+  const busy = (performance.now() - ran) / 1000
+  // While something runs, and after it.
+  for (const end of [() => {}, () => meter.leave()]) {
+    end()
+    expect(meter.idle).toBeLessThanOrEqual((performance.now() - begin) / 1000 - busy)
+  }
+})
+
 test('several permits come at once, and those behind do not overtake who waits for them', async () => {
   const slots = new Slots(3)
   const order: string[] = []

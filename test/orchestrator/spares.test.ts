@@ -4,7 +4,7 @@ import { expect, test } from 'vitest'
 import { Random } from '../../src/common/random.ts'
 import { spareGroups } from '../../src/config/algorithm-schema.ts'
 import { Spares } from '../../src/orchestrator/spares.ts'
-import type { RunEnvironment } from '../../src/orchestrator/tasks.ts'
+import { TaskOrder, type RunEnvironment } from '../../src/orchestrator/tasks.ts'
 import { algorithm, makeOrchestrator, numbersEnv, type Script } from './helpers.ts'
 
 const rows = 12
@@ -171,6 +171,11 @@ test('the spare tasks of steps follow each other, and from the step alone', asyn
     Array.from({ length: 12 }, (_, i) => i),
   )
   expect(take(3)).toEqual(steps[2])
+  // In an order of their own: they would else be the tasks that the run's first steps have played already.
+  const order = new TaskOrder(environments, 7)
+  expect(steps.flatMap(([first, second]) => [first![1], second![1]])).not.toEqual(
+    Array.from({ length: 12 }, (_, i) => order.at(i).row.exampleId),
+  )
 })
 
 test('in the order of the rows, they are the rows that come next', async () => {
