@@ -21,5 +21,5 @@ export function learningRateAt(schedule: Schedule, step: number): number {
   if (type === 'constant_with_warmup') return learningRate
   const span = Math.max(1, maxSteps - warmup)
   if (type === 'linear') return learningRate * Math.max(0, (maxSteps - done) / span)
-  return learningRate * Math.max(0, 0.5 * (1 + Math.cos((Math.PI * (done - warmup)) / span)))
+  return learningRate * 0.5 * (1 + Math.cos((Math.PI * (done - warmup)) / span))
 }

@@ -68,11 +68,14 @@ describe('parsers', () => {
     expect(parser.parse('<think>a</think>\n b ')).toBe('b')
     expect(parser.parse('a</think>b')).toBe('b')
     expect(parser.parse('<think>never ends')).toBe('')
+    expect(parser.parse('<think>a</think>b</think>c')).toBe('c')
     expect(new ThinkParser({ required: false }).parse('plain')).toBe('plain')
     expect(['<think>a</think>b', 'a</think>b'].map((text) => parser.format(text))).toEqual([1, 1])
     expect(
-      ['b', '<think>a</think>', 'x<think>a</think>b', '<think>a</think>b</think>c'].map((text) => parser.format(text)),
-    ).toEqual([0, 0, 0, 0])
+      ['b', '<think>a</think>', 'x<think>a</think>b', '<think>a</think>b</think>c', '<think><think>a</think>b'].map((text) =>
+        parser.format(text),
+      ),
+    ).toEqual([0, 0, 0, 0, 0])
   })
   test('XMLParser reads the last closed field and reads back what it renders', () => {
     const parser = new XMLParser(['reasoning', 'answer'])

@@ -146,6 +146,32 @@ test('a rollout row has the keys of RolloutOutput and ours; tokens are apart', (
   })
 })
 
+test('token_usage of several turns: all tokens, and those of the last sequence', () => {
+  const turn = (branch: boolean, prompt: number, sampled: number) => ({
+    branch,
+    promptIds: Array.from({ length: prompt }, () => 1),
+    sampled,
+  })
+  const tokens = { ids: [5, 6, 7, 8, 9, 10], logprobs: [0, 0, 0, 0, 0, 0], versions: [0, 0, 0, 0, 0, 0] }
+  const usage = (...turns: ReturnType<typeof turn>[]) =>
+    rolloutRow(1, 'train', { rollout: rollout({ promptIds: [1, 1], turns, completion_tokens: tokens }), advantage: 1 })
+      .token_usage
+  expect(usage(turn(true, 2, 1), turn(false, 3, 5))).toEqual({
+    input_tokens: 5, output_tokens: 6, final_input_tokens: 5, final_output_tokens: 6,
+  }) // prettier-ignore
+  expect(usage(turn(true, 2, 1), turn(true, 10, 2), turn(false, 4, 3))).toEqual({
+    input_tokens: 16, output_tokens: 6, final_input_tokens: 14, final_output_tokens: 5,
+  }) // prettier-ignore
+})
+
+test("the trainer's numbers are rounded, but where they are the sampler's to the bit they stay so", () => {
+  const logprobs = [-0.123456789, -0.5, -2].map(Math.fround)
+  const trainer = { logprobs: [logprobs[0], -0.12345678, null], entropies: [1.23456789, 0.00004, null] }
+  const row = tokensRow(1, 'train', rollout({ completion_tokens: { ids: [5, 6, 7], versions: [0, 0, 0], logprobs } }), trainer)
+  expect(row.trainer_logprobs).toEqual([row.logprobs[0], -0.123457, null])
+  expect(row.entropies).toEqual([1.2346, 0, null])
+})
+
 test('what an environment put into info is written as a text where JSON has no word for it', () => {
   const self: Record<string, unknown> = {}
   self.again = self

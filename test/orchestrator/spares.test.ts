@@ -131,6 +131,11 @@ test('an environment that plays groups together: no two groups wait for the plac
   await expect(makeOrchestrator(answer, { ...options, ...only, evalRolloutsPerExample: 5 })).rejects.toThrow(
     'max_concurrent (4) must be eval_rollouts_per_example (5) or more.',
   )
+  // As many places as the largest group are enough; nothing is evaluated where no row is held out.
+  await makeOrchestrator(answer, { ...few, maxConcurrent: 13 })
+  const [{ env, ...source }] = few.environments
+  const unheld = { ...source, env: Object.assign(Object.create(env) as typeof env, { evalDataset: [] }) }
+  await makeOrchestrator(answer, { ...few, environments: [unheld] })
 })
 
 test('a filter that throws ends the groups that still play, and close waits for them', async () => {

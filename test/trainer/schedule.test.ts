@@ -32,3 +32,13 @@ test('a run whose only step behind its warm-up is the last makes that one at the
       0, 0.5, 1,
     ])
 })
+
+test('beyond its last step a linear rate stays at 0, also where all steps were the warm-up', () => {
+  for (const [warmupSteps, maxSteps] of [
+    [0, 4],
+    [3, 3],
+  ])
+    // prettier-ignore
+    for (const step of [maxSteps + 1, maxSteps + 2])
+      expect(learningRateAt({ type: 'linear', learningRate: 1, warmupSteps, maxSteps }, step)).toBe(0)
+})
