@@ -55,6 +55,29 @@ describe('stop watch', () => {
     }
   })
 
+  it('a stop string counts where the token that completes it is looked at, and not later', () => {
+    /** The first `skipped` bytes are not looked at. */
+    const from = (skipped: number, text: string, stop: string[]) => {
+      const watch = new StopWatch(decode, stop)
+      const bytes = [...new TextEncoder().encode(text)]
+      for (const [i, byte] of bytes.entries()) {
+        const found = watch.push(byte, i >= skipped)
+        if (found) return { ...found, tokens: i + 1 }
+      }
+      return undefined
+    }
+    expect(from(2, 'abc', ['ab'])).toBeUndefined()
+    expect(from(1, 'abc', ['ab'])).toEqual({ stop: 'ab', text: '', tokens: 2 })
+    expect(from(6, 'xxxxabab', ['ab'])).toEqual({ stop: 'ab', text: 'xxxxab', tokens: 8 })
+    // The first half of a character is none yet.
+    expect(from(1, 'é!', ['é'])).toEqual({ stop: 'é', text: '', tokens: 2 })
+    expect(from(2, 'é!', ['é'])).toBeUndefined()
+    // 'a' and the first half of 'é' are one token: 'a' was complete before the next one.
+    const tokens = [[0x61, 0xc3], [0xa9]]
+    const watch = new StopWatch((ids) => decode(ids.flatMap((id) => tokens[id])), ['a'])
+    expect([watch.push(0, false), watch.push(1)]).toEqual([undefined, undefined])
+  })
+
   it.each([
     ['text', (i: number) => 97 + (i % 20)],
     ['bytes of no text', () => 0xff],

@@ -53,6 +53,34 @@ test('a step, worked out by hand', () => {
   expect(totalsOf([])).toEqual(nothingYet)
 })
 
+test('what a failed rollout did counts in the errors, the stop conditions and the progress, and nowhere else', () => {
+  const turns = [true, true, false].map((branch) => ({ branch, promptIds: [1], sampled: 3, rewritten: true }))
+  const tokens = { ids: [1, 2, 3, 4, 5, 6, 7, 8, 9], logprobs: Array<number>(9).fill(-1), versions: Array<number>(9).fill(0) }
+  const failed = rollout({ reward: null, error: 'no', isTruncated: true, metrics: { ends: 9 }, turns, completion_tokens: tokens })
+  const good = groupsOf([[0, 1]], { metrics: { ends: 1 } })
+  const kept = (rollouts: typeof good) =>
+    Object.entries(rolloutMetrics({ rollouts: scored(rollouts), version: 4, totals: nothingYet })).filter(
+      ([key]) => !/^(?:has_error|stop_condition|discarded|progress)\//.test(key),
+    )
+  expect(kept([...good, failed])).toEqual(kept(good))
+})
+
+test('turns: answers, sequences, prompts that were rewritten, and the tokens between the answers', () => {
+  const turn = (branch: boolean, prompt: number, rewritten?: boolean) => ({
+    branch, promptIds: Array<number>(prompt).fill(1), sampled: 1, ...(rewritten && { rewritten }),
+  }) // prettier-ignore
+  const played = [
+    rollout({ turns: [turn(true, 4), turn(false, 2), turn(true, 9, true)] }),
+    rollout({ turns: [turn(true, 4), turn(false, 3), turn(false, 1)] }),
+  ]
+  expect(rolloutMetrics({ rollouts: scored(played), version: 0, totals: nothingYet })).toMatchObject({
+    'num_turns/mean': 3,
+    'num_branches/mean': 1.5,
+    'history_rewritten/mean': 0.5,
+    'progress/tokens': 15 + 8 + 6,
+  })
+})
+
 test('of several environments, one that fails altogether is told of; a function named mean is not the mean reward', () => {
   const own = groupsOf([[0, 1]]).map((r) => ({ ...r, env: 'good', metrics: { mean: 9 } }))
   const away = groupsOf([[null, null]]).map((r) => ({ ...r, env: 'away', group: 'other' }))

@@ -58,6 +58,20 @@ test('a batch of which filters left nothing', () => {
   expect(watch.check(2, healthy, true)).toEqual([])
 })
 
+test('equal rewards are no fault where something else trains the model: a teacher, or an advantage of its own', () => {
+  for (const rewards of [
+    [[0, 0]],
+    [
+      [1, 1],
+      [0.2, 0.2],
+    ],
+  ])
+    // prettier-ignore
+    expect([0, null, 0.3].map((norm) => new Watch({ maxTokens: 24 }).check(1, groupsOf(rewards), true, norm).length)).toEqual([
+      1, 1, 0,
+    ])
+})
+
 test('null beside a number tells answers apart; a function of another environment says nothing of these', () => {
   const bonus = healthy.map((r, i) => ({ ...r, metrics: { bonus: i % 2 ? null : 5 } }))
   expect(first(bonus, ['bonus'])).toEqual([])
@@ -83,6 +97,8 @@ test('many failures: how many, the most common message, what to do', () => {
       "3 of 7 rollouts failed and are not trained on; 2 of them with: TypeError: b at x. To mend it, see "error" in rollouts/step_1.jsonl and mend the environment (env.id, env.args).",
     ]
   `)
+  // One of four is the least that is told.
+  expect([3, 4].map((scored) => first([...groupsOf([[0, 1, 0.5, 0.2].slice(0, scored)]), failures[0]]).length)).toEqual([1, 0])
   expect(first(groupsOf([[null, null]]))).toMatchInlineSnapshot(`
     [
       "2 of 2 rollouts failed and are not trained on; 2 of them with: Error: no. To mend it, see "error" in rollouts/step_1.jsonl and mend the environment (env.id, env.args).",

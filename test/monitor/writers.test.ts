@@ -6,7 +6,14 @@ import { expect, test } from 'vitest'
 import { readJsonLines } from '../../src/monitor/files.ts'
 import { createLogger } from '../../src/monitor/logger.ts'
 import { MetricsWriter, readMetrics } from '../../src/monitor/metrics-writer.ts'
-import { readRollouts, rolloutRow, RolloutWriter, tokensRow, type TokensRow } from '../../src/monitor/rollout-writer.ts'
+import {
+  answerPairs,
+  readRollouts,
+  rolloutRow,
+  RolloutWriter,
+  tokensRow,
+  type TokensRow,
+} from '../../src/monitor/rollout-writer.ts'
 import { writeTrace } from '../../src/monitor/trace-file.ts'
 import fc from '../fast-check.ts'
 import { rollout, scored, temporaryFolder } from './helpers.ts'
@@ -162,6 +169,17 @@ test('token_usage of several turns: all tokens, and those of the last sequence',
   expect(usage(turn(true, 2, 1), turn(true, 10, 2), turn(false, 4, 3))).toEqual({
     input_tokens: 16, output_tokens: 6, final_input_tokens: 14, final_output_tokens: 5,
   }) // prettier-ignore
+})
+
+test('answers before and after are paired by environment, question and place in the group', () => {
+  const of = (env: string, example_id: number, index: number, reward: number | null) => ({ env, example_id, index, reward })
+  const before = [of('a', 0, 0, 0.5), of('a', 0, 1, 0), of('b', 0, 0, null), of('b', 1, 0, 1)]
+  const after = [of('b', 0, 0, 0.25), of('a', 0, 1, 1), of('a', 0, 0, 0.25)]
+  expect(answerPairs(before, after)).toEqual([
+    { before: before[0], after: after[2], gain: -0.25 },
+    { before: before[1], after: after[1], gain: 1 },
+    { before: before[2], after: after[0], gain: 0.25 },
+  ])
 })
 
 test("the trainer's numbers are rounded, but where they are the sampler's to the bit they stay so", () => {

@@ -95,12 +95,28 @@ test('zero_truncated_completions: training rollouts that were cut off have the r
 
 test('what the sampler waited for the trainer counts from the last batch on, whatever is prepared meanwhile', async () => {
   const { orchestrator } = await makeOrchestrator(counting)
+  // Before the first rollout there is nothing to wait for: the model is loaded, or evaluated.
+  await sleep(60)
   const begin = performance.now()
   const { metrics: first } = await orchestrator.batch(1, 0)
-  expect(first['time/wait_for_batch']).toBeLessThanOrEqual((performance.now() - begin) / 1000)
+  for (const wait of ['time/wait_for_batch', 'time/wait_for_trainer'])
+    expect(first[wait]).toBeLessThanOrEqual((performance.now() - begin) / 1000)
   await sleep(60)
   orchestrator.prepare(2)
   expect((await orchestrator.batch(2, 1)).metrics['time/wait_for_trainer']).toBeGreaterThan(0.05)
+  const last = performance.now()
+  const { metrics: third } = await orchestrator.batch(3, 2)
+  expect(third['time/wait_for_trainer']).toBeLessThanOrEqual((performance.now() - last) / 1000)
+})
+
+test('a step that was sampled before the batch before it was taken has no speed of its own', async () => {
+  const { orchestrator, generator } = await makeOrchestrator((_, n) => ({ text: String(n), afterMs: 2 }))
+  orchestrator.prepare(1)
+  orchestrator.prepare(2)
+  await vi.waitFor(() => expect([generator.requests.length, generator.running]).toEqual([12, 0]))
+  const { metrics } = await orchestrator.batch(1, 0)
+  expect(metrics['perf/generation_throughput']).toBeCloseTo(14 / metrics['time/generate']!)
+  expect((await orchestrator.batch(2, 1)).metrics).toMatchObject({ 'time/generate': 0, 'perf/generation_throughput': null })
 })
 
 test('too old: dropped, counted, written', async () => {

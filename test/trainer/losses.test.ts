@@ -95,6 +95,21 @@ describe('the check by finite differences', () => {
       ),
     ).toBe(true)
   })
+  test('a gradient that is 3% off, and one that forgets tokens that count little', () => {
+    const [x] = inputs()
+    const uneven = [{ ...x, advantages: x.advantages.map((_, t) => (t % 2 === 0 ? 1 : 0.02)) }]
+    const check = (factor: (advantage: number) => number) => {
+      const run: LossFunction = ({ logprobs, advantages, lossMask }) => {
+        const weights = advantages.map((advantage, t) => advantage * lossMask[t])
+        const loss = -logprobs.reduce((sum, l, t) => sum + weights[t] * l, 0)
+        return { gradient: weights.map((weight) => -factor(weight) * weight), loss }
+      }
+      return checkLossGradient(custom(run), uneven)
+    }
+    expect(check(() => 1)).toBe(true)
+    for (const factor of [0.97, 1.03]) expect(() => check(() => factor)).toThrow('tokens disagree')
+    expect(() => check((advantage) => (advantage === 1 ? 1 : 0))).toThrow('tokens disagree')
+  })
   test('a wrong sign', () => {
     const loss = custom(
       reinforce(
@@ -133,12 +148,16 @@ describe('the check by finite differences', () => {
   })
   test('a kink passes with any slope between its sides', () => {
     // |ratio - 1| on fresh samples: every token sits on the kink.
-    const run: LossFunction = (x) => {
-      const over = x.logprobs.map((l, t) => (x.lossMask[t] ? Math.exp(l - x.inferenceLogprobs[t]) - 1 : 0))
-      return { gradient: over.map((o) => Math.sign(o) * (1 + o)), loss: over.reduce((sum, o) => sum + Math.abs(o), 0) }
-    }
+    const slopeAt =
+      (kink: number): LossFunction =>
+      (x) => {
+        const over = x.logprobs.map((l, t) => (x.lossMask[t] ? Math.exp(l - x.inferenceLogprobs[t]) - 1 : 0))
+        const gradient = over.map((o, t) => x.lossMask[t] * (Math.sign(o) || kink) * (1 + o))
+        return { gradient, loss: over.reduce((sum, o) => sum + Math.abs(o), 0) }
+      }
     const fresh = inputs().map((x) => ({ ...x, inferenceLogprobs: x.logprobs }))
-    expect(checkLossGradient(custom(run), fresh)).toBe(true)
+    for (const kink of [-1, 0, 1]) expect(checkLossGradient(custom(slopeAt(kink)), fresh)).toBe(true)
+    for (const kink of [-1.1, 1.1]) expect(() => checkLossGradient(custom(slopeAt(kink)), fresh)).toThrow('tokens disagree')
   })
   test('a ratio that is missing, and a KL term with a wrong slope, where all of both are still 1 and 0', () => {
     const fresh = inputs().map((x) => ({ ...x, inferenceLogprobs: x.logprobs, refLogprobs: x.logprobs }))

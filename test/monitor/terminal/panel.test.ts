@@ -99,6 +99,9 @@ test('health: ranges of the table, spikes against the steps before, skipped step
   const norms = [0.3, 0.2, 0.4, 0.5]
   expect([1.7, 1.8, null].map((v) => healthOf('optim/grad_norm', v, norms))).toEqual(['good', 'watch', 'bad'])
   expect(healthOf('optim/grad_norm', 100, norms.slice(1))).toBe('none')
+  // A run begins with longer gradients: the last 20 steps count.
+  const settled = Array.from({ length: 40 }, (_, i) => (i < 20 ? 10 : 0.3))
+  expect([1.4, 1.6].map((v) => healthOf('optim/grad_norm', v, settled))).toEqual(['good', 'watch'])
   for (const key of Object.keys(LIMITS)) expect(Object.keys(METRICS)).toContain(key)
   for (const key of PANEL_METRICS) expect(metricInfo(key)?.name).toBe(key)
 })
