@@ -93,6 +93,8 @@ describe('rows', () => {
       },
       { role: 'tool', content: '2', tool_call_id: 'a', name: 'f' },
     ])
+    // Calls alone are no empty prompt.
+    expect((await loadRows([{ prompt: [prompt[1]] as never }]))[0].prompt).toMatchObject([{ content: '' }])
   })
   test('from a generator function of the seed, sync or async', async () => {
     const make = function* (seed: number) {

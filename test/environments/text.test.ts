@@ -36,6 +36,9 @@ test('an answer is found as words, whatever case and punctuation', () => {
   expect(containsWords('It is "New\nDelhi"!', 'new delhi')).toBe(true)
   expect(containsWords('New and old Delhi', 'New Delhi')).toBe(false)
   expect(containsWords('Itʼs São Paulo', 'São Paulo')).toBe(true)
+  // An accent is one sign or two, an apostrophe straight or curved.
+  expect(containsWords('Sa\u0303o Paulo', 'S\u00e3o Paulo')).toBe(true)
+  expect(containsWords('Don\u2019t stop', "don't stop")).toBe(true)
   expect(containsWords('anything', '')).toBe(false)
 })
 
@@ -85,6 +88,7 @@ describe('parsers', () => {
     expect(parser.format(text)).toBe(1)
     expect(parser.parse('<answer>1</answer> no, <answer>2</answer>')).toBe('2')
     expect(parser.parse('<answer>1')).toBe('')
+    expect(parser.parse('I say <answer> and then <answer>2</answer>')).toBe('2')
     expect(parser.fields('nothing')).toEqual({ reasoning: null, answer: null })
     expect(parser.format('nothing')).toBe(0)
     expect(parser.format('<answer>4</answer>')).toBe(0.25)

@@ -49,7 +49,8 @@ test('a step, worked out by hand', () => {
     'progress/total_tokens': 147,
     'progress/total_rollouts': 17,
   })
-  expect(totalsOf([m, { 'eval/x/avg@1': 1 }])).toEqual({ tokens: 147, rollouts: 17 })
+  const before = { 'progress/total_tokens': 100, 'progress/total_rollouts': 10 }
+  expect(totalsOf([before, m, { 'eval/x/avg@1': 1 }])).toEqual({ tokens: 147, rollouts: 17 })
   expect(totalsOf([])).toEqual(nothingYet)
 })
 

@@ -75,6 +75,9 @@ test('equal rewards are no fault where something else trains the model: a teache
 test('null beside a number tells answers apart; a function of another environment says nothing of these', () => {
   const bonus = healthy.map((r, i) => ({ ...r, metrics: { bonus: i % 2 ? null : 5 } }))
   expect(first(bonus, ['bonus'])).toEqual([])
+  // One that applied to none of the answers gave no value.
+  const none = healthy.map((r) => ({ ...r, metrics: { bonus: null } }))
+  expect(first(none, ['bonus'])).toEqual([])
   const mixed = healthy.map((r, i) => ({ ...r, metrics: (i % 2 ? { own: i } : { bonus: 5 }) as Rollout['metrics'] }))
   expect(first(mixed, ['bonus', 'own'])).toEqual([expect.stringContaining('bonus gave 5 to all 2 answers')])
 })

@@ -395,6 +395,8 @@ test('evaluation: the same tasks and seeds each time, at its own temperature, na
   expect((await orchestrator.evaluate(env, { ...evaluation, examples: 2 })).map((r) => r.exampleId)).toEqual([0, 0, 1, 1])
   const asked = generator.requests.map((r) => `${r.prompt} ${r.seed}`)
   expect(asked.slice(6, 12)).toEqual(asked.slice(0, 6))
+  // With one seed all answers to a question would be the same one.
+  expect(new Set(generator.requests.slice(0, 6).map((r) => r.seed)).size).toBe(6)
   expect(generator.requests.every((r) => r.temperature === 0 && r.prompt.startsWith('other held'))).toBe(true)
   expect(first.map((r) => [r.exampleId, r.index])).toEqual([[0, 0], [0, 1], [1, 0], [1, 1], [2, 0], [2, 1]]) // prettier-ignore
   expect(first.every((r) => r.env === 'other')).toBe(true)

@@ -206,6 +206,7 @@ describe('the shape check', () => {
     ['a promise', (out: object) => Promise.resolve(out), /it returned a promise \(the function must not be async\)/],
     ['an array', (out: object) => ({ ...out, gradient: [0, 0, 0, 0, 0, 0] }), /it returned gradient: Array of 6/],
     ['too few', (out: object) => ({ ...out, gradient: new Float32Array(2) }), /Float32Array of 2/],
+    ['no loss', (out: object) => ({ ...out, loss: undefined }), /it returned gradient: Float32Array of 6, loss: undefined/],
     ['NaN', (out: object) => ({ ...out, gradient: Float32Array.of(0, 0, NaN, 0, 0, 0) }), /gives token 2 the gradient NaN/],
     ['outside', (out: object) => ({ ...out, gradient: Float32Array.of(0, 1, 0, 0, 0, 0) }), /token 1 .* lossMask is 0/],
     ['loss', (out: object) => ({ ...out, loss: Infinity }), /is Infinity/],
@@ -219,6 +220,17 @@ describe('the shape check', () => {
     })
     expect(() => checkLossShape(loss)).toThrow(/The loss mine\.ts threw: no such thing \(at .*losses\.test\.ts:\d+/)
   })
+})
+
+test('a loss that writes into what it is given changes it for itself alone', () => {
+  const inputs = { ...randomInputs(new Random(seed), 8), refLogprobs: new Float32Array(8).fill(-1) }
+  const before = structuredClone(inputs)
+  const loss = custom((x) => {
+    for (const array of Object.values(x)) if (ArrayBuffer.isView(array)) (array as Float32Array).fill(9)
+    return { gradient: x.logprobs, loss: 0 }
+  })
+  expect(runHostLoss(loss, inputs).gradient).toEqual(new Float32Array(8).fill(9))
+  expect(inputs).toEqual(before)
 })
 
 test('a loss that needs a reference model says which key gives one', () => {
