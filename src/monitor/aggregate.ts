@@ -156,7 +156,7 @@ export function passAtK(n: number, c: number, k: number): number {
 
 /** Whether a group's rewards differ, so that training on it has an effect. */
 export function hasVariance(rewards: readonly number[]): boolean {
-  return rewards.length > 1 && Math.max(...rewards) - Math.min(...rewards) > sameReward
+  return Math.max(...rewards) - Math.min(...rewards) > sameReward
 }
 
 /** Whether a reward is at least this, up to rounding. */

@@ -339,6 +339,16 @@ describe(`the scheduler, ${seedWords}`, () => {
     },
   )
 
+  it('finds nothing that was computed under another salt', () => {
+    const simulation = new Simulation(new Random(7), { pages: 40 })
+    const cached = (cacheSalt?: string): number => {
+      const sequence = simulation.submit([1, 2, 3, 4, 5, 6, 7, 8, 9], 1, { cacheSalt })
+      while (!sequence.ended) simulation.step()
+      return sequence.cachedTokens!
+    }
+    expect([cached(), cached('a'), cached('b'), cached(), cached('a'), cached('b')]).toEqual([0, 0, 0, 8, 8, 8])
+  })
+
   it('goes on with what others are only about to compute, in the same step', () => {
     const simulation = new Simulation(new Random(1), { pages: 40, maxPrefillRows: 64 })
     const { scheduler } = simulation
@@ -390,9 +400,13 @@ describe(`the scheduler, ${seedWords}`, () => {
     const simulation = new Simulation(new Random(1), { pages: 4, maxPrefillRows: 64 })
     const { scheduler } = simulation
     const [first, second] = [simulation.submit([1, 1, 1, 1, 1], 11), simulation.submit([2, 2, 2], 8)]
+    // It needs all pages, so it waits from the beginning on.
+    const third = simulation.submit(Array<number>(14).fill(3), 1)
+    while (scheduler.counts.preemptions === 0) simulation.step()
+    // Who lost its pages goes before all that wait.
+    expect([...scheduler.waiting]).toEqual([second, third])
     for (let i = 0; i < 60 && scheduler.running.size + scheduler.waiting.size > 0; i++) simulation.step()
-    expect(scheduler.counts.preemptions).toBeGreaterThan(0)
-    expect([first.ids.length, second.ids.length]).toEqual([11, 8])
+    expect([first, second, third].map(({ ids }) => ids.length)).toEqual([11, 8, 1])
   })
 
   it('waits with a sequence that lost its pages until what it drew has been read back, and with all behind it', () => {

@@ -156,6 +156,10 @@ test('evaluation: avg@k and pass@k over examples, failed answers left out', () =
   })
 })
 
+test('evaluation: k is the most answers of an example', () => {
+  expect(evalMetrics('e', groupsOf([[0], [1, 0], [1]]), 0)).toMatchObject({ 'eval/e/avg@2': 0.5, 'eval/e/pass@2': 1 })
+})
+
 test('evaluation: of more examples than a call takes arguments', () => {
   const one = rollout({ reward: 1 })
   const many = Array.from({ length: 200_000 }, (_, exampleId) => ({ ...one, exampleId }))

@@ -109,6 +109,16 @@ test('what the sampler waited for the trainer counts from the last batch on, wha
   expect(third['time/wait_for_trainer']).toBeLessThanOrEqual((performance.now() - last) / 1000)
 })
 
+test('the sampler does not wait for the trainer while it answers an evaluation', async () => {
+  const { orchestrator } = await makeOrchestrator((_, n) => ({ text: String(n), afterMs: n < 6 ? 0 : 60 }))
+  await orchestrator.batch(1, 0)
+  const begin = performance.now()
+  await orchestrator.evaluate(await numbersEnv(), evaluation)
+  const { metrics } = await orchestrator.batch(2, 1)
+  // A timer may be a millisecond early.
+  expect(metrics['time/wait_for_trainer']).toBeLessThanOrEqual((performance.now() - begin) / 1000 - 2 * 0.058)
+})
+
 test('a step that was sampled before the batch before it was taken has no speed of its own', async () => {
   const { orchestrator, generator } = await makeOrchestrator((_, n) => ({ text: String(n), afterMs: 2 }))
   orchestrator.prepare(1)
@@ -249,13 +259,15 @@ test('groups that replace others are waited for too, and the limit has room for 
 
 test('an evaluation that nothing ends stops at its limit by name', async () => {
   const env = await numbersEnv()
-  env.env.rollout = () => new Promise(() => {})
+  const signals: AbortSignal[] = []
+  env.env.rollout = (_, { signal }) => (signals.push(signal), new Promise(() => {}))
   const { orchestrator, progress } = await makeOrchestrator(counting, { environments: [env] })
   const begin = progress.wait.bind(progress)
   progress.wait = (name, options) => begin(name, { ...options, limitMs: 30 })
   await expect(orchestrator.evaluate(env, evaluation)).rejects.toThrow(
     /Gave up on "evaluation of numbers" after .* \(it was at: evaluation of numbers: waiting for 6 of 6 rollouts.*raise trainer\.args\.generation_timeout/,
   )
+  expect(signals.map(({ aborted }) => aborted)).toEqual([true, true, true, true, true, true])
   await orchestrator.close()
 })
 

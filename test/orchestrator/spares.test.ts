@@ -115,9 +115,10 @@ test('an environment that plays groups together: no two groups wait for the plac
   // Nothing is learned from any, so all spares are played, which go before those that wait.
   const script: Script = () => ({ text: '1', afterMs: random.next() < 0.2 ? 40 : 2 + random.next() * 10 })
   const play = async (): Promise<number> => {
-    const { orchestrator } = await makeOrchestrator(script, { ...options, environments: [await playsTogether()] })
+    const { orchestrator, generator } = await makeOrchestrator(script, { ...options, environments: [await playsTogether()] })
     const { rollouts } = await orchestrator.batch(1, 0)
     await orchestrator.close()
+    expect(generator.mostRunning).toBeLessThanOrEqual(12)
     return rollouts.filter(({ rollout }) => rollout.error).length
   }
   expect(await Promise.all(Array.from({ length: 12 }, play))).toEqual(Array.from({ length: 12 }, () => 0))
@@ -153,11 +154,12 @@ test('a filter that throws ends the groups that still play, and close waits for 
 
 test('none begins once the run ends', async () => {
   const { orchestrator, generator } = await makeOrchestrator(() => ({ text: '1', afterMs: 20 }), { spareGroups: 14 })
-  orchestrator.prepare(1)
+  const failed = expect(orchestrator.batch(1, 0)).rejects.toThrow('All 6 rollouts of step 1 failed.')
   await sleep(5)
   await orchestrator.close()
   await sleep(60)
   expect(generator.requests).toHaveLength(6)
+  await failed
 })
 
 test('the spare tasks of steps follow each other, and from the step alone', async () => {
