@@ -58,7 +58,8 @@ test('what a failed rollout did counts in the errors, the stop conditions and th
   const turns = [true, true, false].map((branch) => ({ branch, promptIds: [1], sampled: 3, rewritten: true }))
   const tokens = { ids: [1, 2, 3, 4, 5, 6, 7, 8, 9], logprobs: Array<number>(9).fill(-1), versions: Array<number>(9).fill(0) }
   const failed = rollout({ reward: null, error: 'no', isTruncated: true, metrics: { ends: 9 }, turns, completion_tokens: tokens })
-  const good = groupsOf([[0, 1]], { metrics: { ends: 1 } })
+  // Of two environments, as each has numbers of its own.
+  const good = [{}, { env: 'other' }].flatMap((of) => groupsOf([[0, 1]], { metrics: { ends: 1 }, ...of }))
   const kept = (rollouts: typeof good) =>
     Object.entries(rolloutMetrics({ rollouts: scored(rollouts), version: 4, totals: nothingYet })).filter(
       ([key]) => !/^(?:has_error|stop_condition|discarded|progress)\//.test(key),

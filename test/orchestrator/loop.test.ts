@@ -226,6 +226,20 @@ test('a request to stop ends the step under way, saves it, and drops what was sa
   expect(generator.aborted).toBe(6)
 })
 
+test('a request to stop while a step is sampled: its rollouts go on, and it is trained on', async () => {
+  const setup: Awaited<ReturnType<typeof setUp>> = await setUp({
+    script: (_, n) => {
+      if (n === 6) setTimeout(() => setup.stop.abort(), 1)
+      return { text: String(n % 3), afterMs: n < 6 ? 0 : 60 }
+    },
+    options: { maxAsyncLevel: 0 },
+  })
+  const { loop, events, batches } = setup
+  expect(await loop()).toMatchObject({ lastStep: 2 })
+  expect(only(events, 'train', 'save')).toEqual(['train 1', 'train 2', 'save 2'])
+  expect(batches[1].samples).toHaveLength(6)
+})
+
 test('a request to stop in the evaluation before training: nothing is trained, nothing saved', async () => {
   const setup = await setUp({
     evaluated: true,
