@@ -133,6 +133,17 @@ test('max_async_level 2 runs two steps ahead', async () => {
   expect(rows().map((r) => r['off_policy/max'])).toEqual([0, 1, 2, 2])
 })
 
+test.each([0, 1, 2])(
+  'max_off_policy_steps %s: older rollouts are dropped, those of just that age are trained on',
+  async (limit) => {
+    const { loop, batches, rows } = await setUp({ options: { maxAsyncLevel: 2 }, orchestrator: { maxOffPolicySteps: limit } })
+    await loop()
+    const ages = [0, 1, 2, 2]
+    expect(batches.map(({ samples }) => samples.length)).toEqual(ages.map((age) => (age <= limit ? 6 : 0)))
+    expect(rows().map((r) => r['off_policy/dropped'])).toEqual(ages.map((age) => (age <= limit ? 0 : 6)))
+  },
+)
+
 test('weights are published in flight: an answer has tokens of two versions', async () => {
   const { loop, batches, rows } = await setUp({
     script: (_, n) => ({ text: `${n % 6}.25`, afterMs: n < 6 ? 0 : 60 }),
@@ -198,6 +209,10 @@ test('a resumed run makes the evaluation that its end cut short, and saves the s
   await loop()
   expect(only(events, 'eval', 'train', 'save')).toEqual(['eval 2', 'save 2', 'train 3', 'train 4', 'eval 4', 'save 4'])
   expect(rows().map((row) => [row.step, 'eval/numbers/avg@1' in row])).toEqual([[2, true], [3, false], [4, true]]) // prettier-ignore
+  // A fresh run has nothing to save before its first step, however good its model is.
+  const fresh = await setUp({ evaluated: true, best: [0] })
+  await fresh.loop()
+  expect(only(fresh.events, 'save')).toEqual(['save 4'])
   const ended = await setUp({ evaluated: true, begin: [await numbersEnv()], options: { ...options, maxSteps: 2 } })
   expect((await ended.loop()).after.map((e) => e.step)).toEqual([2])
 })
