@@ -109,6 +109,11 @@ describe('the embedded engine', () => {
       'a.toml:5:1: inference.base_url is set, but inference.backend is "embedded". Write backend = "vllm" to sample from that server, or remove base_url.',
     ])
   })
+  test('refuses steps without room for any prompt', () => {
+    const rows = (count: number) => config(`max_num_seqs = 8\nmax_num_batched_tokens = ${count}`)
+    expect(mistakesOf(rows(8))).toEqual([expect.stringContaining('no prompt would ever fit. Raise it, or lower max_num_seqs.')])
+    expect(load(rows(9)).notices).toEqual([])
+  })
   test('samples with what vllm cannot', () => {
     const args = 'temperature = 0.7\ntop_p = 0.9\nlora_rank = 600'
     expect(load(config('', args, 'models/x.gguf')).config.model.name).toBe('models/x.gguf')
@@ -191,6 +196,7 @@ describe('what vLLM cannot do of a config', () => {
     const flags = 'args = { api_server_count = 2 }'
     expect(mistakesOf(vllm(flags))[0]).toContain('each API server of vLLM knows only the adapters that it was told of itself')
     expect(load(vllm(flags, 'use_lora = false')).notices).toEqual([])
+    expect(load(vllm('args = { api_server_count = 1 }')).notices).toEqual([])
   })
   test('weights in blocks', () => {
     expect(mistakesOf(vllm('', 'quantization = "q8_0"'))).toEqual([
@@ -201,7 +207,7 @@ describe('what vLLM cannot do of a config', () => {
     expect(mistakesOf(vllm('', 'lora_rank = 513'))).toEqual([
       'a.toml:9:1: trainer.args.lora_rank is 513, and vLLM takes ranks up to 512. Lower it, train all weights (use_lora = false), or sample with inference.backend = "embedded".',
     ])
-    expect(load(vllm('', 'lora_rank = 500')).config.trainer.args.lora_rank).toBe(500)
+    expect(load(vllm('', 'lora_rank = 512')).config.trainer.args.lora_rank).toBe(512)
   })
   test('filters at a temperature other than 1', () => {
     const rest =

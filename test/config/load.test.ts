@@ -51,6 +51,15 @@ test("an almost empty file gets RLTrainer's defaults", () => {
     max_tokens: 1536, temperature: 1, top_p: 1, mask_ratio_low: 0.125, mask_ratio_high: 8, max_concurrent: 1024, generation_timeout: 600,
     eval_strategy: 'no', gradient_checkpointing: true, keep_attention: false, bf16: true, output_dir: 'outputs', max_async_level: 1, loss: 'cispo', micro_batch_tokens: 8 * 2048,
   }) // prettier-ignore
+  // Of a short sequence the prompt has a quarter, or what max_tokens leaves of it, and never more than 512 tokens.
+  const parts = (text: string) => {
+    const { max_prompt_len, max_tokens, eval_temperature } = parseConfig(withArgs(`temperature = 0.5\n${text}`)).config.trainer
+      .args
+    return [max_prompt_len, max_tokens, eval_temperature]
+  }
+  expect(parts('max_seq_len = 400')).toEqual([100, 300, 0.5])
+  expect(parts('max_seq_len = 400\nmax_tokens = 150\neval_temperature = 0.0')).toEqual([250, 150, 0])
+  expect(parts('max_seq_len = 4000\nmax_tokens = 150')).toEqual([512, 150, 0.5])
   expect(batchLine(config)).toBe('32 tasks x 16 rollouts = 512 rollouts a step, 500 steps; up to 512 + 1536 tokens each')
   const one = parseConfig(withArgs('batch_size = 8\nrollouts_per_example = 8\nmax_steps = 1')).config
   expect(batchLine(one)).toBe('1 task x 8 rollouts = 8 rollouts a step, 1 step; up to 512 + 1536 tokens each')
@@ -210,7 +219,9 @@ describe('one mistake is one sentence', () => {
       'max_prompt_len (100) + max_tokens (1000) is 1100, more than max_seq_len (1024). Use max_tokens = 924, or max_seq_len = 1100.',
     ],
     ['micro_batch_tokens = 512', 'trainer.args.micro_batch_tokens is 512, less than one sequence of max_seq_len (2048).'],
+    ['max_prompt_len = 2048', 'max_prompt_len is 2048, which leaves nothing of max_seq_len (2048) for a completion.'],
     ['mask_ratio_low = 9.0', 'mask_ratio_low is 9, not below mask_ratio_high (8)'],
+    ['mask_ratio_low = 8.0', 'mask_ratio_low is 8, not below mask_ratio_high (8)'],
     ['max_async_level = 9', 'max_off_policy_steps is 8, less than max_async_level (9)'],
     ['loss_args = { x = 1 }', 'the built-in loss "cispo" takes none'],
     ['chat_template_kwargs = 1', 'trainer.args.chat_template_kwargs is 1; it must be a table.'],
@@ -244,6 +255,14 @@ describe('one mistake is one sentence', () => {
 
   test.each(['console', 'com', 'com10', 'null', 'x.con', 'con-1'])('none of a run that is named %s', (name) => {
     expect(parseConfig(withArgs(`run_name = "${name}"`), 'a.toml').config.trainer.args.run_name).toBe(name)
+  test.each([
+    'max_seq_len = 1024\nmax_tokens = 924\nmax_prompt_len = 100',
+    'micro_batch_tokens = 2048',
+    'max_async_level = 8',
+    'rollouts_per_example = 4',
+    'ref_model = "models/other"\nref_model_sync_steps = 0',
+  ])('and what is just allowed is none: %s', (text) => {
+    expect(parseConfig(withArgs(text)).notices).toEqual([])
   })
 
   test('of missing tables, of a file that is missing or no TOML', () => {
