@@ -116,9 +116,9 @@ const bindings = ({ config: model }: SizedModel, limits: MemoryLimits) => ({
 const bytesOf = (config: RunConfig | SftConfig, model: SizedModel) =>
   memoryOf(config, model).reduce((sum, row) => sum + row.bytes, 0)
 
-/** The config with this number. */
+/** The config with this number, which is max_seq_len or more. */
 function withTokens<Config extends RunConfig | SftConfig>(config: Config, tokens: number): Config {
   const { args } = config.trainer
-  const micro_batch_size = Math.max(1, Math.floor(tokens / args.max_seq_len))
+  const micro_batch_size = Math.floor(tokens / args.max_seq_len)
   return { ...config, trainer: { ...config.trainer, args: { ...args, micro_batch_tokens: tokens, micro_batch_size } } }
 }

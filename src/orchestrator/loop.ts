@@ -93,19 +93,19 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
       const arrived = await Promise.resolve(pushed.get(step)).catch((e) => void failed.push(e))
 
       const time = { 'time/step': (performance.now() - begin) / 1000 }
-      const isEvalStep = failed.length === 0 && !stop.aborted && (step === maxSteps || step % options.evalSteps === 0)
+      const isEvalStep = failed.length === 0 && (step === maxSteps || step % options.evalSteps === 0)
       const evaluations = isEvalStep ? await evaluate(parts, options, step, 'steps').catch((e) => (failed.push(e), [])) : []
       if (evaluations.length > 0) after = evaluations
       const metrics = { ...time, ...sampled, ...trained, ...arrived, ...metricsOf(evaluations) }
       row = await monitor.finishStep({ step, rollouts, version: step - 1, dropped, metrics })
       if (failed.length > 0) throw failed[0]
-      const isDue = step === maxSteps || stop.aborted || (saveSteps > 0 && step % saveSteps === 0)
+      const isDue = saveSteps > 0 && step % saveSteps === 0
       if (isDue || parts.isBest?.(step, row)) {
         await save(step, row)
         saved = step
       }
     }
-    // Asked to stop between the line above and the condition.
+    // The last step, or the one after which the run was asked to stop.
     if (done > saved) await save(done, row)
     return { lastStep: done, after: after.map(plain) }
   } catch (error) {

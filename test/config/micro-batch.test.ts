@@ -1,8 +1,11 @@
 /** micro_batch_tokens = "auto": what it takes, what it chooses, and when it refuses. */
-import { describe, expect, test } from 'vitest'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { describe, expect, onTestFinished, test } from 'vitest'
 import { parseConfig, parseSftConfig } from '../../src/config/load.ts'
 import { memoryOf } from '../../src/config/memory.ts'
-import { autoRange, sizeMicroBatch } from '../../src/config/micro-batch.ts'
+import { autoRange, keepMicroBatch, keptMicroBatch, sizeMicroBatch } from '../../src/config/micro-batch.ts'
 import { stringifyConfig } from '../../src/config/toml-write.ts'
 import { newModel } from '../../src/trainer/new-model.ts'
 
@@ -100,6 +103,23 @@ describe('the largest power of two that fits', () => {
       /an activation of 192 KiB is more than/,
     )
   })
+})
+
+test('a resumed run keeps its number, with all the memory that there is; and begins anew where it has no room for a sequence', () => {
+  const keep = (bytes: number, limits = wide) => keepMicroBatch(config, model, 1024, room(bytes), limits)
+  expect(keep(total(1024)).config.trainer.args).toMatchObject({ micro_batch_tokens: 1024, micro_batch_size: 10 })
+  expect(() => keep(total(1024) - 1)).toThrow(/started with micro_batch_tokens = 1024 .* which this machine cannot hold: about/)
+  expect(keepMicroBatch(config, model, 1024, undefined, wide).config).toEqual(keep(2 ** 40).config)
+  const widest = 4 * 384 * 1024
+  expect(keep(2 ** 40, { ...wide, maxBufferSize: widest }).config).toEqual(keep(2 ** 40).config)
+  expect(() => keep(2 ** 40, { ...wide, maxBufferSize: widest - 1 })).toThrow(/an activation of 1.50 MiB is more than/)
+
+  const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-micro-batch-'))
+  onTestFinished(() => rmSync(folder, { recursive: true }))
+  const kept = (max_seq_len: number) => keptMicroBatch(folder, { batch_size: 512, max_seq_len })
+  expect(kept(100)).toBeUndefined()
+  writeFileSync(join(folder, 'config.toml'), '[trainer.args]\nmicro_batch_tokens = 1024\n')
+  expect([100, 1024, 1025].map(kept)).toEqual([1024, 1024, undefined])
 })
 
 test('the resolved config says the number, and is a config again', () => {

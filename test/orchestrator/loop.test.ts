@@ -229,6 +229,7 @@ test('every row has its keys in the table of metrics, and every rollout is on di
 test('a request to stop ends the step under way, saves it, and drops what was sampled ahead', async () => {
   const setup = await setUp({
     evaluated: true,
+    options: { evalSteps: 2 },
     script: (_, n) => ({ text: String(n % 3), hangs: n >= 14 }),
     onTrain: ({ step }) => (step === 2 ? setup.stop.abort() : undefined),
   })
@@ -253,6 +254,16 @@ test('a request to stop while a step is sampled: its rollouts go on, and it is t
   expect(await loop()).toMatchObject({ lastStep: 2 })
   expect(only(events, 'train', 'save')).toEqual(['train 1', 'train 2', 'save 2'])
   expect(batches[1].samples).toHaveLength(6)
+})
+
+test('a request to stop after a step without an evaluation: the last words are of the evaluation before', async () => {
+  const setup = await setUp({
+    evaluated: true,
+    options: { evalSteps: 2 },
+    onTrain: ({ step }) => (step === 3 ? setup.stop.abort() : undefined),
+  })
+  expect((await setup.loop()).after.map((e) => e.step)).toEqual([2])
+  expect(only(setup.events, 'eval', 'save')).toEqual(['eval 0', 'eval 2', 'save 3'])
 })
 
 test('a request to stop in the evaluation before training: nothing is trained, nothing saved', async () => {
