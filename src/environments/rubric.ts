@@ -259,15 +259,11 @@ async function limited<T>(
   signal: AbortSignal | undefined,
   work: (own: AbortSignal) => Promise<T>,
 ) {
-  let started = false
   try {
-    return await withLimit({ what, seconds, signal }, (own) => {
-      started = true
-      return work(own)
-    })
+    return await withLimit({ what, seconds, signal }, work)
   } catch (error) {
     const message = messageOf(error)
-    if (message.startsWith(what) || !started) throw error
+    if (message.startsWith(what)) throw error
     const place = placeInCode(error)
     throw new Error(`${what} threw: ${message}${place ? ` (${place})` : ''}`, { cause: error })
   }

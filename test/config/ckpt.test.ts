@@ -112,7 +112,8 @@ test('keep_best must be measured', () => {
     `"config.toml:8:1: trainer.ckpt.keep_best is "rewards", which is no metric. Did you mean "reward"? docs/metrics.md has them all."`,
   )
   const sft = 'model = "models/tiny"\n[data.env]\nid = "reverse-text"\n[trainer.ckpt]\n'
-  expect(parseSftConfig(`${sft}keep_best = "-loss/mean"\n`).config.trainer.ckpt.keep_best).toBe('-loss/mean')
+  for (const key of ['-loss/mean', '-entropy/all/mean', '-optim/grad_norm'])
+    expect(parseSftConfig(`${sft}keep_best = "${key}"\n`).config.trainer.ckpt.keep_best).toBe(key)
   expect(() => parseSftConfig(`${sft}keep_best = "reward"\n`)).toThrow(/a supervised run measures "-loss\/mean"/)
 })
 

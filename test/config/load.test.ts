@@ -518,6 +518,20 @@ test('notices: keys without effect, and sampling that is not what is trained on'
   `)
 })
 
+test('notices of single keys, which are none where the key has its effect', () => {
+  const notices = (text: string) => parseConfig(withArgs(text)).notices
+  expect(notices('lora_dropout = 0.1')).toEqual([expect.stringContaining('the trainer scores with dropout')])
+  expect(notices('use_lora = false\nlora_dropout = 0.1')).toEqual(['trainer.args.lora_dropout has no effect: use_lora is false.'])
+  expect(notices('oversampling_factor = 1.02')).toEqual([
+    'trainer.args.oversampling_factor has no effect: with 32 groups a step it allows no whole group more.',
+  ])
+  expect(notices('oversampling_factor = 1.04')).toEqual([])
+  const args = 'filter_args = { least = 1 }\n'
+  expect(notices(args)).toEqual(['trainer.args.filter_args has no effect: no filter is a file.'])
+  expect(notices(`${args}filters = ["zero_variance", ${JSON.stringify(file('filter.ts', ''))}]`)).toEqual([])
+  expect(notices('rollouts_per_example = 2')).toEqual([expect.stringContaining('8 or more is advised')])
+})
+
 test('weights that are trained are not quantised', () => {
   const { args } = parseConfig(withArgs('quantization = "gguf"\n')).config.trainer
   expect(args.quantization).toBe('gguf')
@@ -638,6 +652,13 @@ describe('sft', () => {
         a.toml:1:1: model.new.hidden_size is 64; divided by num_attention_heads (6) it gives no even head size. Set model.new.head_dim, or change one of them.
         a.toml:8:1: data.path is "none.jsonl", but there is no such file in <here>."
     `)
+    const wrong = (from: string, to: string) =>
+      errorOf(() => parseSftConfig(`${fresh.replace(from, to)}[data.env]\nid = "reverse-text"\n`, 'a.toml'))
+    expect(wrong('= 4', '= 4\nnum_key_value_heads = 3')).toContain(
+      'model.new.num_key_value_heads is 3; num_attention_heads (4) must be a multiple of it.',
+    )
+    expect(wrong('= 64', '= 60')).toContain('it gives no even head size')
+    expect(wrong('[model.new]', '[model]\nadapter = "a"\n[model.new]')).toContain('model.adapter cannot go on a model.new.')
     // A mistake elsewhere makes no second one of a new model.
     expect(
       errorOf(() => parseSftConfig(`${fresh}[data.env]\nid = "reverse-text"\n[trainer.args]\nlora_rnk = 8\n`, 'a.toml')),

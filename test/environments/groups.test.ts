@@ -68,6 +68,8 @@ describe('group functions', () => {
     expect(played[0]).toMatchObject({ reward: 0.1, metrics: { said: 1 } })
     const [a, b, c] = await scoreGroup(env, played)
     expect(a).toMatchObject({ reward: 0.1, metrics: { said: 1, longest: 0, count: 2 } })
+    // What was played stays as it was.
+    expect(played[0].metrics).toEqual({ said: 1 })
     expect(b.reward).toBeCloseTo(1.3, 12)
     expect(c).toMatchObject({ reward: null, metrics: {} })
   })
@@ -85,6 +87,7 @@ describe('group functions', () => {
   test.each<[string, () => number[] | Promise<number[]>, string]>([
     ['throws', () => { throw new Error('odd') }, 'group reward function "bad" threw: odd'],
     ['gives too few', () => [1], 'group reward function "bad" must return an array with one value for each of the 2 rollouts'],
+    ['gives too many', () => [1, 2, 3], 'with one value for each of the 2 rollouts'],
     ['gives nothing for a rollout', () => Object.assign([], { 1: 1 }) as number[], 'group reward function "bad" returned undefined'],
     ['gives NaN', () => [1, Number.NaN], 'group reward function "bad" returned NaN'],
     ['hangs', () => new Promise(() => {}), 'group reward function "bad" took longer than its limit of 0.02 s'],

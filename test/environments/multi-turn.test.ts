@@ -187,6 +187,30 @@ test('answers asked for at once wait for their turns, and no clock runs meanwhil
   expect(await play(env, slow, { gate, generationTimeoutSeconds: 0.08 })).toMatchObject({ error: null, reward: 0 })
 })
 
+test('the limit of an answer runs on while another one waits for its turn', async () => {
+  const slots = new Slots(1)
+  const gate = { take: (again: boolean) => slots.take(again), give: () => slots.give() }
+  const env = Object.assign(Object.create(await game()) as MultiTurnEnv<Game>, {
+    rollout: async (row: Row, ctx: RolloutContext) => {
+      const ask = () => ctx.client.complete(row.prompt, ctx.sampling, ctx.signal)
+      const first = ask()
+      await sleep(5)
+      await Promise.all([first, ask()])
+      throw new Error('not reached')
+    },
+  })
+  const { error } = await play(env, new ScriptedClient(() => new Promise(() => {})), { gate, generationTimeoutSeconds: 0.05 })
+  expect(error).toBe('generation took longer than its limit of 0.05 s')
+})
+
+test('the time that an answer waits for its turn is no part of its generation', async () => {
+  const gate = { take: () => sleep(60), give: () => {} }
+  const begin = performance.now()
+  const { timing } = await play(await game(), saying('7'), { gate })
+  // A timer may be a millisecond early.
+  expect(timing.total_ms).toBeLessThanOrEqual(performance.now() - begin - 58)
+})
+
 test('a gate is passed once an answer and given back, whatever happens', async () => {
   let [taken, given] = [0, 0]
   const again: boolean[] = []
