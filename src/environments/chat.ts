@@ -82,7 +82,7 @@ export class PolicyClient implements ChatClient {
         `the prompt has ${count}, which leave no answer room in max_seq_len (${maxSeqTokens}); shorten it or raise that`,
       )
     }
-    const drawn = sampling.max_tokens > room ? { ...sampling, max_tokens: Math.max(1, room) } : sampling
+    const drawn = sampling.max_tokens > room ? { ...sampling, max_tokens: room } : sampling
     const result = await this.#generator.generate({ promptIds, sampling: drawn, signal })
     const completion: ChatCompletion = { ...result, promptIds }
     if (prompt.rewritten) completion.rewritten = true

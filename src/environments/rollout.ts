@@ -96,7 +96,7 @@ export async function runRollout(env: Environment, given: Row, options: RolloutO
   const scoring = (own: AbortSignal) => scoreRollout(env, rollout, { signal: own, state, metrics })
   const scored = error === null ? await withLimit(limits, scoring).catch((e) => ({ ...rollout, error: messageOf(e) })) : rollout
   if (error === null) mark('environment', 'score', scoringBegan, { reward: scored.reward })
-  if (state && scored.error === null && env.rubric.groupNames?.length > 0) states.set(scored, state)
+  if (state && env.rubric.groupNames?.length > 0) states.set(scored, state)
   flight?.end({ tokens: played.completion_tokens.ids.length, reward: scored.reward, error: scored.error })
   return scored
 }

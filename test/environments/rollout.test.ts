@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import type { Generator } from '../../src/common/types.ts'
+import type { ChatClient, Generator } from '../../src/common/types.ts'
 import { PolicyClient } from '../../src/environments/chat.ts'
 import { runRollout, scoreRollout, sftRows } from '../../src/environments/rollout.ts'
 import { Rubric } from '../../src/environments/rubric.ts'
@@ -62,6 +62,23 @@ describe('a rollout', () => {
     })
     for (let i = 0; i < 2; i++) await runRollout(grows, row, { ...common, client: new ScriptedClient('x') })
     expect(row.prompt).toHaveLength(2)
+  })
+  test("its row's template variables go with each request, and what the environment asks with stands over them", async () => {
+    const env = await echoes()
+    const told: unknown[] = []
+    const complete: ChatClient['complete'] = (_messages, _sampling, _signal, turn) => {
+      told.push(turn?.variables)
+      return Promise.resolve(completionOf('x'))
+    }
+    const asks = changed(env, {
+      rollout: (row, ctx) => {
+        void ctx.client.complete(row.prompt, ctx.sampling, ctx.signal, { variables: { style: 'own' } })
+        return env.rollout(row, ctx)
+      },
+    })
+    const row = { ...env.dataset[0], variables: { style: 'row', enable_thinking: false } }
+    await runRollout(asks, row, { ...common, client: { complete } })
+    expect(told).toEqual([{ style: 'own', enable_thinking: false }, row.variables])
   })
   test('cut off by max_tokens it is truncated, and scored', async () => {
     const env = await echoes()
@@ -135,16 +152,22 @@ describe('a rollout that fails has an error and no reward', () => {
     })
   })
   test('an environment whose arrays do not agree, or are empty', async () => {
-    const draft = (ids: number[], logprobs: number[]) => ({
+    const draft = (ids: number[], logprobs: number[], versions = ids, sampled?: number[]) => ({
       rollout: async () => ({
         completion: [],
         promptIds: [1],
-        completion_tokens: { ids, logprobs, versions: ids },
+        completion_tokens: { ids, logprobs, versions },
+        ...(sampled && { turns: sampled.map((count) => ({ branch: true, promptIds: [1], sampled: count })) }),
         isTruncated: false,
         stopCondition: 'eos',
       }),
     })
     expect((await play(never, {}, draft([1, 2], [-1]))).error).toContain('2 tokens, 1 log-probabilities and 2 versions')
+    expect((await play(never, {}, draft([1, 2], [-1, -1], [0]))).error).toContain('2 log-probabilities and 1 versions')
+    for (const sampled of [[1], [1, 2]])
+      expect((await play(never, {}, draft([1, 2], [-1, -1], [0, 0], sampled))).error).toMatch(
+        /^the turns have [13] tokens and the completion 2; they must agree/,
+      )
     expect((await play(never, {}, draft([], []))).error).toBe('the completion has no tokens')
   })
   test.each([

@@ -293,6 +293,8 @@ test('later turns have what is left of max_seq_len, and end where nothing is', a
   const second = (await play(tiny, [answer, answer], [said(0), said(1)])).completions[1].promptIds.length
   const { generator } = await play(tiny, [answer, answer], [said(0), said(1)], { maxSeqTokens: second + 3 })
   expect(generator.requests.map(({ sampling: s }) => s.max_tokens)).toEqual([24, 3])
+  const last = await play(tiny, [answer, answer], [said(0), said(1)], { maxSeqTokens: second + 1 })
+  expect(last.generator.requests.map(({ sampling: s }) => s.max_tokens)).toEqual([24, 1])
   expect(second).toBeGreaterThan(first)
   await expect(play(tiny, [answer, answer], [said(0), said(1)], { maxSeqTokens: second })).rejects.toThrow(ContextFullError)
 })
