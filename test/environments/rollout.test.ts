@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import type { ChatClient, Generator } from '../../src/common/types.ts'
+import type { ChatClient, Generator, Message } from '../../src/common/types.ts'
 import { PolicyClient } from '../../src/environments/chat.ts'
 import { runRollout, scoreRollout, sftRows } from '../../src/environments/rollout.ts'
 import { Rubric } from '../../src/environments/rubric.ts'
@@ -147,7 +147,7 @@ describe('a rollout that fails has an error and no reward', () => {
       },
     })
     expect(await play(new ScriptedClient('x'), {}, { rubric })).toMatchObject({
-      error: 'reward function "judge" threw: no key (rollout.test.ts:129:15)',
+      error: 'reward function "judge" threw: no key (rollout.test.ts:146:15)',
       completion: [{ content: 'x' }],
     })
   })
@@ -222,6 +222,23 @@ test('PolicyClient: messages through the template, ids as sampled, prompts over 
   await expect(client.complete([{ role: 'user', content: 'abcd' }], sampling)).rejects.toThrow(
     'the prompt has 4 tokens, more than max_prompt_len (3)',
   )
+})
+
+test('PolicyClient: each call of a conversation has a name of its own, by which its result is known', async () => {
+  const generator: Generator = { version: 0, generate: () => Promise.resolve(completionOf('look, look')) }
+  const call = { id: '', type: 'function' as const, function: { name: 'look', arguments: '{}' } }
+  const client = new PolicyClient(generator, (messages) => messages.map((_, i) => i), {
+    parseTools: () => ({ content: null, tool_calls: [call, call] }),
+  })
+  const tools = [{ type: 'function' as const, function: { name: 'look', parameters: {} } }]
+  const messages: Message[] = [{ role: 'user', content: 'a' }]
+  const ids: string[] = []
+  for (let turn = 0; turn < 2; turn++) {
+    const { message } = await client.complete(messages, sampling, undefined, { tools })
+    messages.push(message!)
+    ids.push(...message!.tool_calls!.map(({ id }) => id))
+  }
+  expect(new Set(ids).size).toBe(4)
 })
 
 test('a conversation that a group begins with is encoded once, and each rollout has ids of its own', async () => {
