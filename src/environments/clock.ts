@@ -42,7 +42,7 @@ export class StepClock {
     const [ofStep, ofAll] = [this.#seconds * 1000, Math.max(0, this.#total * 1000 - this.#spent)]
     const ms = Math.min(ofStep, ofAll)
     // setTimeout takes 31 bits; 24 days and more count as no limit.
-    if (name === null || this.signal.aborted || ms >= 2 ** 31 - 1) return
+    if (name === null || ms >= 2 ** 31 - 1) return
     const what =
       ofAll < ofStep
         ? `the rollout took longer than its limit of ${this.#total} s (in ${name})`

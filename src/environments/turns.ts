@@ -34,7 +34,5 @@ export class Trajectory {
 
 /** Whether `ids` begin with the tokens of a completion, prompt and answer. */
 export function startsWith(ids: readonly number[], { promptIds, ids: sampled }: ChatCompletion): boolean {
-  const length = promptIds.length
-  if (ids.length < length + sampled.length) return false
-  return promptIds.every((id, i) => ids[i] === id) && sampled.every((id, i) => ids[length + i] === id)
+  return promptIds.every((id, i) => ids[i] === id) && sampled.every((id, i) => ids[promptIds.length + i] === id)
 }

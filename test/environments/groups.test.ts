@@ -148,6 +148,12 @@ describe('a group of environments', () => {
     const earned = await Promise.all([0, 3, 6].map(async (i) => (await play(nested, 'yes', nested.dataset[i])).metrics))
     expect(earned).toEqual([{ length: 3 }, { same: 1 }, { length: 3 }])
   })
+  test('has the turns of the member with most, and no limit where one has none', async () => {
+    const single = await saying('a', length)
+    const turns = (maxTurns: number) => Object.assign(Object.create(single) as Environment, { maxTurns, id: `of ${maxTurns}` })
+    const most = (...envs: Environment[]) => new EnvGroup({ id: 'g', envs: envs.map((env) => ({ env })) }).maxTurns
+    expect([most(single), most(single, turns(3)), most(turns(3), turns(-1))]).toEqual([1, 3, -1])
+  })
   test('is refused without members, with two of one name, or with a weight that is none', async () => {
     const env = await saying('a', length)
     expect(() => new EnvGroup({ id: 'g', envs: [] })).toThrow('needs at least one environment')

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, expect, test } from 'vitest'
 import type { ChatCompletion, Message } from '../../src/common/types.ts'
 import { ContextFullError } from '../../src/environments/chat.ts'
-import { MultiTurnEnv, type MultiTurnOptions } from '../../src/environments/multi-turn.ts'
+import { MultiTurnEnv, type MultiTurnOptions, type TurnState } from '../../src/environments/multi-turn.ts'
 import { runRollout, type RolloutOptions } from '../../src/environments/rollout.ts'
 import { Rubric } from '../../src/environments/rubric.ts'
 import type { RolloutContext, Row } from '../../src/environments/types.ts'
@@ -72,6 +72,13 @@ test('turns alternate until a condition of its own ends it; state and turns reac
   expect(new Set(client.asked.map((asked) => asked.sampling.seed)).size).toBe(3)
 })
 
+test("what setupState gives is beside the rollout's own state, not in its place", async () => {
+  const setupState = () => ({ secret: 7, open: true, turn: 9, lastText: '7', isTruncated: true, completion: ['x'] })
+  const rollout = await play(await game({ setupState }), saying('3', '7'))
+  expect(rollout).toMatchObject({ error: null, isTruncated: false, metrics: { found: 1, turns: 2 } })
+  expect(roles(rollout.completion)).toEqual(['assistant: 3', 'user: higher', 'assistant: 7'])
+})
+
 test('endless turns end at max_turns, without another word of the environment', async () => {
   const rollout = await play(await game({ maxTurns: 2 }), saying('1', '2', '3'))
   expect(rollout).toMatchObject({ error: null, reward: 0, stopCondition: 'max_turns_reached' })
@@ -129,6 +136,7 @@ describe('time', () => {
     await sleep(80)
     expect(JSON.stringify(rollout)).toBe(before)
     expect(rollout.completion).toHaveLength(1)
+    expect((closed[0] as Game & TurnState).completion).toHaveLength(1)
     const setup = { setupState: async () => (await sleep(40), { secret: 1, open: true }), timeoutSeconds: 0.01 }
     expect((await play(await game(setup), saying('1'))).error).toContain('longer than its limit')
     await sleep(60)
@@ -204,11 +212,14 @@ test('the limit of an answer runs on while another one waits for its turn', asyn
 })
 
 test('the time that an answer waits for its turn is no part of its generation', async () => {
-  const gate = { take: () => sleep(60), give: () => {} }
+  const gate = { take: () => sleep(300), give: () => {} }
   const begin = performance.now()
-  const { timing } = await play(await game(), saying('7'), { gate })
+  // Nor of the rollout's limit, which else would pass while it waits.
+  const slow = new ScriptedClient(async () => (await sleep(20), completionOf('7')))
+  const { timing, error } = await play(await game(), slow, { gate, rolloutTimeoutSeconds: 0.25 })
+  expect(error).toBeNull()
   // A timer may be a millisecond early.
-  expect(timing.total_ms).toBeLessThanOrEqual(performance.now() - begin - 58)
+  expect(timing.total_ms).toBeLessThanOrEqual(performance.now() - begin - 298)
 })
 
 test('a gate is passed once an answer and given back, whatever happens', async () => {

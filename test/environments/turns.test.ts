@@ -286,6 +286,30 @@ test('a text far over the limits is refused by its beginning: to encode all of i
   expect((await roomy.complete([{ role: 'user', content: 'x'.repeat(4000) }], sampling)).promptIds).toEqual([1, 2, 3])
 })
 
+test('a turn goes on with the one before where its prompt begins with all of its tokens, and begins anew elsewhere', () => {
+  const trajectory = new Trajectory()
+  const add = (promptIds: number[], ...ids: number[]) => {
+    const facts = {
+      logprobs: ids.map(() => 0),
+      versions: ids.map(() => 0),
+      text: '',
+      finishReason: 'stop',
+      stopCondition: 'eos',
+    } as const
+    trajectory.add({ ...facts, promptIds, ids })
+    const { branch, promptIds: own } = trajectory.turns.at(-1)!
+    return [branch, own]
+  }
+  expect(add([1, 2], 3)).toEqual([true, [1, 2]])
+  expect(add([1, 2, 3, 4], 5, 6)).toEqual([false, [4]])
+  // Nothing stands between the two answers.
+  expect(add([1, 2, 3, 4, 5, 6], 7)).toEqual([false, []])
+  expect(add([9, 2, 3, 4, 5, 6, 7, 8], 1)).toEqual([true, [9, 2, 3, 4, 5, 6, 7, 8]])
+  expect(add([9, 2], 3)).toEqual([true, [9, 2]])
+  expect(add([9, 2, 4], 1)).toEqual([true, [9, 2, 4]])
+  expect(trajectory.promptIds).toEqual([1, 2])
+})
+
 test('later turns have what is left of max_seq_len, and end where nothing is', async () => {
   const tiny = await openTiny()
   const answer = { ids: [...tiny.encode('yes'), tiny.eosTokenIds[0]] }
