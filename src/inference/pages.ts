@@ -102,16 +102,15 @@ export class PagePool {
     }
   }
 
-  /** A new page behind `parent`, held by the caller; undefined where none is left. */
+  /** A new page behind `parent`, which the caller holds as well; undefined where none is left. */
   take(parent: Page | Root): Page | undefined {
     const index = this.#free.pop() ?? this.#evict()
     if (index === undefined) return undefined
     const root = isPage(parent) ? parent.root : parent
     const page: Page = { index, tokens: [], ready: 0, parent, root, children: [], holders: 1 }
     parent.children.push(page)
-    if (isPage(parent)) this.#leaves.delete(parent)
     // It may have been the root's own last page that made room, with which the root was dropped.
-    else if (!parent.dead) this.#roots.set(parent.name, parent)
+    if (!isPage(parent) && !parent.dead) this.#roots.set(parent.name, parent)
     return page
   }
 

@@ -84,6 +84,7 @@ test('endless turns end at max_turns, without another word of the environment', 
   expect(rollout).toMatchObject({ error: null, reward: 0, stopCondition: 'max_turns_reached' })
   expect(roles(rollout.completion)).toEqual(['assistant: 1', 'user: higher', 'assistant: 2'])
   await expect(game({ maxTurns: 0 })).rejects.toThrow('maxTurns is 0')
+  expect((await game()).maxTurns).toBe(10)
 })
 
 test('finalEnvResponse is the last word', async () => {
