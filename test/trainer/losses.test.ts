@@ -5,7 +5,7 @@ import { describe, expect, test } from 'vitest'
 import { Random } from '../../src/common/random.ts'
 import { BUILT_IN } from '../../src/config/algorithm-schema.ts'
 import { checkLossGradient, checkLossShape } from '../../src/trainer/losses/check.ts'
-import { loadLoss, runHostLoss, runLossKernel, type Loss } from '../../src/trainer/losses/index.ts'
+import { loadLoss, negativeLogLikelihood, runHostLoss, runLossKernel, type Loss } from '../../src/trainer/losses/index.ts'
 import type { LossFunction, LossInputs } from '../../src/trainer/losses/types.ts'
 import { seed, seedWords } from '../seed.ts'
 import { bounds, openGpu, tempFolder } from './helpers.ts'
@@ -26,6 +26,21 @@ function randomInputs(random: Random, length: number): LossInputs {
     lossTokenCount: 3 * length,
   }
 }
+
+test("the loss of supervised training is -logp of each token, and its gradient -1 / N, whatever the sampler's log-probability", async () => {
+  const device = await gpu
+  const { logprobs, inferenceLogprobs } = randomInputs(new Random(seed), 100)
+  for (const sampler of [inferenceLogprobs, new Float32Array(100)]) {
+    const up = (data: Float32Array) => device.upload(data, 'test')
+    const ones = new Float32Array(100).fill(1)
+    const [gradient, loss] = [up(new Float32Array(100).fill(NaN)), up(new Float32Array(100).fill(NaN))]
+    const t = { logprobs: up(logprobs), inferenceLogprobs: up(sampler), advantages: up(ones), gradient, loss }
+    runLossKernel(device, negativeLogLikelihood.kernel!, t, 100, { lossTokenCount: 8 })
+    expect(await device.readF32(gradient, 100), seedWords).toEqual(new Float32Array(100).fill(-1 / 8))
+    expect(await device.readF32(loss, 100), seedWords).toEqual(logprobs.map((l) => -l / 8))
+    for (const buffer of Object.values(t)) buffer.release()
+  }
+})
 
 const custom = (run: LossFunction, args = {}): Loss => ({ name: 'mine.ts', run, args, checked: true })
 

@@ -216,9 +216,13 @@ describe('a step', () => {
     await withTrainer(decoder, options, async (trainer) => {
       const losses: number[] = []
       for (let i = 0; i < 6; i++) {
-        const { metrics } = await trainer.trainStep({ ...batch, samples })
+        const { metrics, samples: found } = await trainer.trainStep({ ...batch, samples })
         losses.push(metrics['loss/mean']!)
         expect(metrics).not.toHaveProperty('importance_ratio')
+        // Of each token -logp, whatever stands in the samples as the log-probability of a sampler.
+        const logp = found.flatMap(({ logprobs }, n) => [...logprobs].filter((_, t) => samples[n].lossMask[t]))
+        expect(logp).toHaveLength(batch.lossTokenCount)
+        expect(losses[i]).toBeCloseTo(-logp.reduce((a, b) => a + b, 0) / batch.lossTokenCount, 4)
       }
       losses.slice(1).forEach((loss, i) => expect(loss).toBeLessThan(losses[i]))
     })
