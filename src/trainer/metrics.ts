@@ -22,7 +22,7 @@ export function policyMetrics(batch: TrainingBatch, results: readonly SampleResu
       entropy += results[i].entropy[t]
       ratios += ratio
       kl += mismatch
-      most = mismatch > most || Number.isNaN(mismatch) ? mismatch : most
+      most = Math.max(most, mismatch)
       if (refLogprobs) refKl += klTerm(results[i].logprobs[t], refLogprobs[t])
       if (bounds && ratio < bounds.mask_ratio_low) low++
       if (bounds && ratio > bounds.mask_ratio_high) high++
