@@ -89,6 +89,8 @@ describe('what goes wrong goes back as words, and is counted', () => {
   ])('%s', async (_, turn, words, options) => {
     const rollout = await play(await make(options), turn, 'I give up.')
     expect(rollout).toMatchObject({ error: null, metrics: { total_tool_calls: 1, tool_errors: 1 } })
+    // A name that the model made up is no metric.
+    expect(rollout.metrics).not.toHaveProperty('sub_calls')
     expect(results(rollout.completion)[0]).toMatch(words)
   }) // prettier-ignore
   test('a hundred calls at once, and a result without end', async () => {
@@ -102,6 +104,8 @@ describe('what goes wrong goes back as words, and is counted', () => {
       'done',
     )
     expect(results(long.completion)).toEqual(['odd c0: xxxxxxxxxx\n... (999990 more characters)'])
+    const whole = await make({ tools: [odd(() => 'x'.repeat(10))], maxResultChars: 10 })
+    expect(results((await play(whole, calling(['odd', '{}']), 'done')).completion)).toEqual(['odd c0: xxxxxxxxxx'])
     const pairs = await make({ tools: [odd(() => '😀'.repeat(9))], maxResultChars: 5 })
     expect(results((await play(pairs, calling(['odd', '{}']), 'done')).completion)).toEqual([
       'odd c0: 😀😀\n... (14 more characters)',
@@ -132,7 +136,8 @@ test('arguments that the model does not see come from the state of the rollout',
     tools: [note],
     hidden: { note: ['book'] },
     setupState: (row) => ({ book: `book ${row.exampleId}`, pages: [] }),
-    updateToolArgs: (_, args, state) => ({ ...args, book: state.book }),
+    // What the model makes up for it is not among them.
+    updateToolArgs: (_, args, state) => ({ book: state.book, ...args }),
     rubric: new Rubric({ pages: ({ state }) => (state.pages as string[]).filter((page) => page === 'book 0: hello').length }),
   })
   expect(env.tools[0].function.parameters).toEqual({
