@@ -255,6 +255,8 @@ describe('one mistake is one sentence', () => {
 
   test.each(['console', 'com', 'com10', 'null', 'x.con', 'con-1'])('none of a run that is named %s', (name) => {
     expect(parseConfig(withArgs(`run_name = "${name}"`), 'a.toml').config.trainer.args.run_name).toBe(name)
+  })
+
   test.each([
     'max_seq_len = 1024\nmax_tokens = 924\nmax_prompt_len = 100',
     'micro_batch_tokens = 2048',
