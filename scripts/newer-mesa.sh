@@ -10,6 +10,7 @@ set -euo pipefail
 me=newer-mesa
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 . "$root/scripts/driver.sh"
+. "$root/scripts/debian-sid.sh"
 help_wanted "$@"
 home=$root/.mesa
 if [ "${1:-}" = --renew ]; then
@@ -17,39 +18,13 @@ if [ "${1:-}" = --renew ]; then
   rm -rf "$home"
 fi
 
-# Fetches the driver, and what it depends on by Debian's lists, into a new folder beside $home, which then replaces $home.
-fetch_mesa() {
-  local keys=/usr/share/keyrings/debian-archive-keyring.gpg mirror free words
-  for words in apt-get dpkg-deb; do
-    command -v $words >/dev/null || { warn "this system has no $words, which unpacks Debian's packages. Mesa 26 or newer of the system's own does as well: 'node cli.js doctor' names the one that is there"; exit 4; }
-  done
-  [ -r $keys ] || { warn "Debian's keys are not here ($keys): sudo apt-get install debian-archive-keyring"; exit 4; }
-  free=$(($(df -Pk "$root" | awk 'NR == 2 { print $4 }') / 1000))
-  [ "$free" -gt 700 ] || { warn "it takes 230 MB in .mesa, and 600 MB while it is unpacked; $free MB are free there"; exit 4; }
-  # The mirror that apt has for Debian here.
-  mirror=$(apt-get indextargets --format '$(REPO_URI)' 2>/dev/null | grep -m 1 -E '/debian/?$' || true)
-  mirror=${mirror:-http://deb.debian.org/debian/}
-  say "Mesa of Debian unstable from $mirror into .mesa (once; 80 MB)"
-  work=$(mktemp -d "$root/.mesa-XXXXXX")
-  trap 'rm -rf "$work"' EXIT
-  mkdir -p "$work"/lists/partial "$work"/debs/partial "$work/none" "$work/root"
-  echo "deb [signed-by=$keys] $mirror sid main" >"$work/sources"
-  # apt is given no list of installed packages, so that every dependency is fetched, the C library too.
-  local apt=(apt-get -qq -o "Dir::Etc::SourceList=$work/sources" -o "Dir::Etc::SourceParts=$work/none" -o "Dir::State::Lists=$work/lists" -o "Dir::State::Status=/dev/null"
-    -o "Dir::Cache::Archives=$work/debs" -o Dir::Cache::PkgCache= -o Dir::Cache::SrcPkgCache= -o APT::Install-Recommends=false -o Debug::NoLocking=1 -o "APT::Sandbox::User=$(id -un)")
-  "${apt[@]}" update || { warn 'apt-get update failed; its words are above'; exit 4; }
-  "${apt[@]}" -y --download-only install mesa-vulkan-drivers libvulkan1 libstdc++6 >/dev/null || { warn 'apt-get could not fetch the packages; its words are above'; exit 4; }
-  local deb
-  for deb in "$work"/debs/*.deb; do dpkg-deb -x "$deb" "$work/root"; done
-  # Drivers of GPUs, and documentation.
-  find "$work/root" \( -name 'libvulkan_*' ! -name 'libvulkan_lvp.so' -o -name 'libVkLayer_*' -o -path '*/share/doc/*' -o -path '*/share/locale/*' \) ! -type d -delete
-  rm -rf "$work/debs" "$work/lists" "$work/none"
-  rm -rf "$home"
-  mv "$work" "$home"
-  trap - EXIT
+# Drivers of GPUs, and documentation.
+trim_root() {
+  find "$1" \( -name 'libvulkan_*' ! -name 'libvulkan_lvp.so' -o -name 'libVkLayer_*' -o -path '*/share/doc/*' -o -path '*/share/locale/*' \) ! -type d -delete
 }
 
-[ -e "$home/root" ] || fetch_mesa
+[ -e "$home/root" ] || unpack_sid "$home" 230 600 "Mesa 26 or newer of the system's own does as well: 'node cli.js doctor' names the one that is there" \
+  mesa-vulkan-drivers libvulkan1 libstdc++6
 libraries=$(dirname "$(find "$home/root" -name libvulkan_lvp.so | head -n 1)")
 loader=$(find "$libraries" "$home"/root/usr/lib64 "$home"/root/lib* -maxdepth 1 -name 'ld-linux-*.so.*' 2>/dev/null | head -n 1 || true)
 [ -n "$loader" ] || { warn "what lies in .mesa has no C library: bash scripts/newer-mesa.sh --renew"; exit 4; }

@@ -246,6 +246,7 @@ describe('setup.sh', () => {
     'setup-bench-peers',
     'setup-chromium',
     'newer-mesa',
+    'wine',
     'peers',
     'get-smollm2',
   ])('%s.sh --help says how it is used, and does nothing', (name) => {
@@ -346,16 +347,27 @@ describe('newer-mesa.sh', () => {
     expect({ code, out }).toEqual({ code: 4, out: 'newer-mesa: there is no Vulkan driver that it can use\n' })
   })
 
-  it('says what it lacks, and leaves nothing behind', () => {
-    const made = scriptsAlone()
-    const bin = folder()
-    for (const name of ['bash', 'cat', 'dirname']) {
-      const found = ['/usr/bin', '/bin'].map((place) => join(place, name)).find((path) => existsSync(path))
-      symlinkSync(found!, join(bin, name))
-    }
-    const { code, err } = bash([join(made, 'scripts/newer-mesa.sh'), 'node', '-v'], { PATH: bin })
-    expect(code).toBe(4)
-    expect(err).toMatch(/^newer-mesa: this system has no apt-get, [^\n]+\n$/)
-    expect(readdirSync(made).toSorted()).toEqual(['.node-version', 'scripts'])
-  })
+  it('says what it lacks, and leaves nothing behind', () => lacks('newer-mesa', ['bash', 'cat', 'dirname'], 'apt-get'))
 })
+
+it.runIf(process.platform === 'linux')('wine.sh says what it lacks, and leaves nothing behind', () => {
+  lacks('wine', ['bash', 'cat', 'dirname', 'uname'], process.arch === 'x64' ? 'bwrap' : undefined)
+})
+
+/** The script says that it lacks a program, where it has these alone, and makes nothing. */
+function lacks(name: string, programs: string[], missing: string | undefined): void {
+  const made = scriptsAlone()
+  const bin = folder()
+  for (const program of programs) {
+    const found = ['/usr/bin', '/bin'].map((place) => join(place, program)).find((path) => existsSync(path))
+    symlinkSync(found!, join(bin, program))
+  }
+  const { code, err } = bash([join(made, `scripts/${name}.sh`), 'node', '-v'], { PATH: bin })
+  expect(code).toBe(4)
+  expect(err).toMatch(
+    missing
+      ? new RegExp(`^${name}: this system has no ${missing}[,.] [^\\n]+\\n$`)
+      : /^wine: Wine runs programs for Windows on Linux on x86; /,
+  )
+  expect(readdirSync(made).toSorted()).toEqual(['.node-version', 'scripts'])
+}

@@ -1,0 +1,25 @@
+# What wine.sh runs where Wine is: a display, without which Wine has no Vulkan, and the program. Not for use by itself.
+# usage: wine-inside.sh wineboot | node WORDS...
+wine=/usr/lib/x86_64-linux-gnu/wine
+home=$PWD/.wine
+Xvfb -displayfd 1 -screen 0 640x480x24 -nolisten tcp >"$home/display" 2>/dev/null &
+for _ in {1..100}; do
+  [ ! -s "$home/display" ] || break
+  sleep 0.1
+done
+DISPLAY=:$(cat "$home/display")
+export DISPLAY
+case $1 in
+  wineboot)
+    # It ends with an error for what it cannot start of Windows for 32 bits.
+    "$wine/wine" wineboot -i >"$home/out" 2>&1 </dev/null
+    # Writes the registry.
+    "$wine/wineserver" -k >>"$home/out" 2>&1
+    "$wine/wineserver" -w >>"$home/out" 2>&1
+    [ -e "$WINEPREFIX/system.reg" ]
+    ;;
+  node)
+    shift
+    exec "$wine/wine" "$home/node/node.exe" "$@" >"$home/out" 2>"$home/err" </dev/null
+    ;;
+esac
