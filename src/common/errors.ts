@@ -31,16 +31,19 @@ export function messageWithPlace(error: unknown): string {
   return `${messageOf(error)}${place ? ` (${place})` : ''}`
 }
 
-/** Spelled as in stacks, where a space is %20. */
-const ownFolder = new URL('..', import.meta.url).pathname
+/** One spelling of the file of a stack's line: of an ES module it is a URL, of CommonJS a path, and of tools that load modules as Vite does "C:/my_env.ts". */
+const spelled = (file: string) => file.replace(/^file:\/\//, '').replaceAll('\\', '/').replace(/^\/(?=[A-Za-z]:)/, '') // prettier-ignore
+
+/** As in stacks, where a space is %20. */
+const ownFolder = spelled(new URL('..', import.meta.url).href)
 
 /** Where a user's code threw, as my_env.ts:12:3; undefined where our own code did, whose sentences say by themselves what is wrong. */
 export function placeInCode(error: unknown): string | undefined {
   const stack = error instanceof Error ? (error.stack ?? '') : ''
   // To the end of the line: the folders of a path may have spaces and brackets in their names.
-  const places = [...stack.matchAll(/^ +at (?:.*?[ (])?(?:file:\/\/)?((?:\/|[A-Z]:\\).+):(\d+:\d+)\)?$/gmu)]
+  const places = [...stack.matchAll(/^ +at (?:.*?[ (])?((?:file:\/\/|\/|[A-Za-z]:[\\/]).+):(\d+:\d+)\)?$/gmu)]
   const place = places.find(([, path]) => !/[\\/]node_modules[\\/]/.test(path))
-  return place && !place[1].startsWith(ownFolder) ? `${basename(place[1])}:${place[2]}` : undefined
+  return place && !spelled(place[1]).startsWith(ownFolder) ? `${basename(place[1])}:${place[2]}` : undefined
 }
 
 /**

@@ -3,7 +3,9 @@ import { spawnSync } from 'node:child_process'
 import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { pathToFileURL } from 'node:url'
 import { afterAll, expect, test } from 'vitest'
+import { placeInCode } from '../../src/common/errors.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-errors-'))
 afterAll(() => rmSync(folder, { recursive: true }))
@@ -16,8 +18,23 @@ test("a place is told of a user's code and not of ours, in a folder with a space
   const [ours, theirs] = [join(common, 'ours.ts'), join(folder, 'a copy (2)/mine.ts')]
   writeFileSync(ours, thrown)
   writeFileSync(theirs, `\n${thrown}`)
-  const code = `import { placeInCode } from ${JSON.stringify(join(common, 'errors.ts'))}
-    for (const file of ${JSON.stringify([ours, theirs])}) console.log(placeInCode((await import(file)).thrown))`
+  const url = (file: string) => pathToFileURL(file).href
+  const code = `import { placeInCode } from ${JSON.stringify(url(join(common, 'errors.ts')))}
+    for (const file of ${JSON.stringify([url(ours), url(theirs)])}) console.log(placeInCode((await import(file)).thrown))`
   const { stdout } = spawnSync(process.execPath, ['--input-type=module', '--eval', code], { encoding: 'utf8' })
   expect(stdout).toBe('undefined\nmine.ts:2:23\n')
+})
+
+test.each([
+  ['file:///C:/my%20envs/mine.ts', 'an ES module'],
+  ['file://host/share/mine.ts', 'an ES module of another machine'],
+  ['C:\\my envs\\mine.ts', 'CommonJS'],
+  ['c:\\my envs\\mine.ts', 'CommonJS below a drive in small letters, as some terminals name it'],
+  ['C:/my envs/mine.ts', 'vitest'],
+])('a place on Windows: %s, of %s', (path) => {
+  const thrown = Object.assign(new Error('no'), { stack: '' })
+  for (const line of [`at ${path}:2:23`, `at async Object.setup (${path}:2:23)`]) {
+    thrown.stack = `Error: no\n    at node:internal/process:1:2\n    ${line}`
+    expect(placeInCode(thrown)?.split(/[\\/]/).at(-1)).toBe('mine.ts:2:23')
+  }
 })
