@@ -1,7 +1,7 @@
 /** The files that `env new` writes: small environments that run as they are. */
 import { existsSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { CLI, TRAIN } from '../common/commands.ts'
+import { AT, CLI, TRAIN } from '../common/commands.ts'
 import { nearest, UserError } from '../common/errors.ts'
 import { unwritten } from './out-file.ts'
 
@@ -28,7 +28,7 @@ export function newEnvironment(name: string, kind: string, folder: string): stri
   return [
     `wrote ${name}.ts`,
     `look at it:  ${CLI} env check ./${name}.ts`,
-    `train on it: ${TRAIN} @ configs/smollm2-arithmetic.toml --env.id ./${name}.ts${known === 'single' ? '' : ' --trainer.args.max_seq_len 512'}`,
+    `train on it: ${TRAIN} ${AT} configs/smollm2-arithmetic.toml --env.id ./${name}.ts${known === 'single' ? '' : ' --trainer.args.max_seq_len 512'}`,
   ].join('\n')
 }
 

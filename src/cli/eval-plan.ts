@@ -2,7 +2,7 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parse } from 'smol-toml'
-import { CLI } from '../common/commands.ts'
+import { AT, CLI } from '../common/commands.ts'
 import { UserError } from '../common/errors.ts'
 import { stepFolders } from '../common/folders.ts'
 import { hashSeed, Random } from '../common/random.ts'
@@ -170,7 +170,7 @@ function readAsked(words: readonly string[], options: EvalOptions): Asked {
   for (let i = 0; i < words.length; i++) {
     if (words[i] === '@') files.push(words[++i] ?? '')
     else if (words[i].startsWith('@')) files.push(words[i].slice(1))
-    else if (words[i].endsWith('.toml')) throw new UserError(`${words[i]}: write @ before a config file: \`@ ${words[i]}\`.`)
+    else if (words[i].endsWith('.toml')) throw new UserError(`${words[i]}: write @ before a config file: \`${AT} ${words[i]}\`.`)
     else ids.push(words[i])
   }
   if (files.length > 1)

@@ -1,6 +1,6 @@
 /** What a run does when its device is lost (a driver restarts, a GPU is removed): it opens the device again and resumes from the newest checkpoint. */
 import { setTimeout as sleep } from 'node:timers/promises'
-import { CLI, TRAIN } from '../common/commands.ts'
+import { AT, CLI, TRAIN } from '../common/commands.ts'
 import { messageOf } from '../common/errors.ts'
 import { LOST_DEVICE, pauseMs } from '../common/faults.ts'
 import type { Loaded } from '../config/load.ts'
@@ -93,6 +93,6 @@ const mend =
 
 function over(error: unknown, why: string, folder: RunFolder | undefined, help = ''): Error {
   const verb = error instanceof LostRun && 'data' in error.config ? `${CLI} sft` : TRAIN
-  const on = folder ? ` What is saved is whole: ${verb} @ ${shellWord(folder.configPath)} --resume goes on from there.` : ''
+  const on = folder ? ` What is saved is whole: ${verb} ${AT} ${shellWord(folder.configPath)} --resume goes on from there.` : ''
   return new Error(`${messageOf(error)} (${why}).${help}${on}`, { cause: error })
 }

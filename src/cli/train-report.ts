@@ -1,7 +1,7 @@
 /** What a training run prints at its end. */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
-import { CLI, isCheckout, TRAIN } from '../common/commands.ts'
+import { AT, CLI, isCheckout, TRAIN } from '../common/commands.ts'
 import { mean } from '../monitor/aggregate.ts'
 import { shellWord } from '../monitor/format.ts'
 import { finalReport, type EvalSummary, type SamplePair } from '../monitor/terminal/last-words.ts'
@@ -41,7 +41,7 @@ export function reportRun(run: Run, result: LoopResult): void {
     files: Object.fromEntries(Object.entries(files).filter(([, path]) => existsSync(path))),
     next:
       lastStep < args.max_steps || missedEvals(run.parts.evaluated.steps, lastStep, config, folder).length > 0
-        ? [`go on: ${TRAIN} @ ${shellWord(folder.configPath)} --resume`]
+        ? [`go on: ${TRAIN} ${AT} ${shellWord(folder.configPath)} --resume`]
         : suggestions(run, lastStep, checkpoint),
   })
   out.print(`\n${text}\n`)
@@ -51,7 +51,7 @@ function suggestions(run: Run, lastStep: number, checkpoint: string): string[] {
   const { config } = run
   const { args } = config.trainer
   const next = [
-    `train longer: ${TRAIN} @ ${shellWord(run.folder.configPath)} --resume --trainer.args.max_steps ${lastStep * 2}`,
+    `train longer: ${TRAIN} ${AT} ${shellWord(run.folder.configPath)} --resume --trainer.args.max_steps ${lastStep * 2}`,
     'another task: set [env] id to arithmetic or reverse-text, or write your own (docs/environments.md)',
     `another loss: copy ${isCheckout ? 'src/trainer/losses/cispo.ts' : 'configs/losses/ppo-clip.ts'}, change it, and name it: --trainer.args.loss ./my_loss.ts`,
   ]

@@ -10,5 +10,7 @@ export const isCheckout = import.meta.url.endsWith('.ts')
 
 export const CLI = isCheckout ? 'node cli.js' : 'npx dawn-rl'
 export const TRAIN = isCheckout ? 'node train.js' : 'npx dawn-rl train'
+/** What stands before a config file. PowerShell takes it in quotes alone, for no word of its own begins with it; cmd and bash take it so, too. */
+export const AT = process.platform === 'win32' ? '"@"' : '@'
 /** With slashes, as bash takes backslashes for something else. */
 export const SCRIPTS = isCheckout ? 'scripts' : join(relative(process.cwd(), packageRoot), 'scripts').replaceAll(sep, '/')

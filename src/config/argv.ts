@@ -8,6 +8,7 @@
  * - A value is read by its key's type: text for a string, TOML for the rest; under a free table TOML where it parses, else text.
  */
 import { parse } from 'smol-toml'
+import { AT } from '../common/commands.ts'
 import { nearest } from '../common/errors.ts'
 import type { TraceLevel } from '../common/trace.ts'
 import { copyOf, isTable, mergeSources, NO_KEY, removeAt, type Source, type Table, valueAt } from './compose.ts'
@@ -57,7 +58,7 @@ export function readWords(argv: readonly string[]): Words {
     const word = argv[i]
     if (word === '@') {
       if (isValue(argv[i + 1])) words.files.push(argv[++i])
-      else words.problems.push('After @ comes a config file, as in `@ configs/quickstart.toml`.')
+      else words.problems.push(`After @ comes a config file, as in \`${AT} configs/quickstart.toml\`.`)
     } else if (word.startsWith('@')) words.files.push(word.slice(1))
     else if (word === '--dry-run' || word === '--dry_run') words.dryRun = true
     else if (word === '--help' || word === '-h') words.help = true
@@ -85,7 +86,7 @@ export function readWords(argv: readonly string[]): Words {
     } else
       words.problems.push(
         word.endsWith('.toml')
-          ? `${word}: write @ before a config file: \`@ ${word}\`.`
+          ? `${word}: write @ before a config file: \`${AT} ${word}\`.`
           : /^-[A-Za-z]/.test(word)
             ? `"${word}" is not understood here. A value that begins with - comes after =, as in --keep-best=-loss/mean.`
             : `"${word}" is not understood here. A config file comes after @, a key after --.`,

@@ -1,6 +1,6 @@
 /** Help text and docs/config.md, made from the schema alone. */
 import type * as z from 'zod'
-import { CLI, TRAIN } from '../common/commands.ts'
+import { AT, CLI, TRAIN } from '../common/commands.ts'
 import { foreignKeys } from './foreign.ts'
 import { rlSchema, trainerGroups } from './schema.ts'
 import { allowedText, type SchemaNode, schemaTree } from './schema-tree.ts'
@@ -61,7 +61,7 @@ export function describeSchema(verb: string, width = 110): string {
   const usage = verb === 'sft' ? `${CLI} sft` : TRAIN
   const example = verb === 'sft' ? 'configs/tiny-sft.toml' : 'configs/quickstart.toml'
   const head = [
-    `${usage} @ config.toml [@ overlay.toml ...] [--dotted.key value ...] [--dry-run] [--resume [latest | step N | folder]] [--fork folder[@step]] [--trace]`,
+    `${usage} ${AT} config.toml [${AT} overlay.toml ...] [--dotted.key value ...] [--dry-run] [--resume [latest | step N | folder]] [--fork folder[@step]] [--trace]`,
     '',
     `  @ file        a TOML file; several compose left to right (try ${example})`,
     '  --key value   overrides one key: --trainer.args.learning_rate 1e-4, or --learning-rate 1e-4 where only one key has that name',

@@ -3,7 +3,7 @@
  */
 import { join } from 'node:path'
 import type * as z from 'zod'
-import { CLI } from '../common/commands.ts'
+import { AT, CLI } from '../common/commands.ts'
 import { UserError } from '../common/errors.ts'
 import { counted } from '../monitor/format.ts'
 import { spareGroups } from './algorithm-schema.ts'
@@ -113,7 +113,7 @@ function load<Parsed, Config>(argv: readonly string[], dialect: Dialect<Parsed, 
   }
   if (!files.length && !problems.length) {
     throw new UserError(
-      `No config file. Write it after @, as in \`${CLI} ${dialect.verb} @ configs/${dialect.verb === 'sft' ? 'tiny-sft' : 'quickstart'}.toml\`; --help lists the keys.`,
+      `No config file. Write it after @, as in \`${CLI} ${dialect.verb} ${AT} configs/${dialect.verb === 'sft' ? 'tiny-sft' : 'quickstart'}.toml\`; --help lists the keys.`,
     )
   }
   const overrides = overrideSources(words.overrides, sources, schemaTree(dialect.schema))
@@ -160,7 +160,7 @@ function finish<Parsed, Config>(
   if (raw[foreign] !== undefined && raw[own] === undefined)
     throw mistakes([
       ...problems,
-      `${at([foreign])}: a config with [${foreign}] and without [${own}] is one for \`${CLI} ${verb} @ FILE\`.`,
+      `${at([foreign])}: a config with [${foreign}] and without [${own}] is one for \`${CLI} ${verb} ${AT} FILE\`.`,
     ])
   const notices = dropIgnored(raw, at)
 

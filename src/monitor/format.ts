@@ -129,9 +129,9 @@ export function wrap(text: string, width: number): string[] {
 
 /**
  * Quotes a word for the shell where needed: users copy printed commands, and names may contain spaces. On Windows in double quotes, which cmd, PowerShell and bash
- * all know; cmd takes single ones as they stand.
+ * all know; cmd takes single ones as they stand. A comma makes two words of one in PowerShell, and @ before a name stands for the words of a variable.
  */
 export function shellWord(text: string, platform: NodeJS.Platform = process.platform): string {
-  if (/^[\w@%+=:,./-]+$/.test(text)) return text
+  if ((platform === 'win32' ? /^[\w%+=:./-]+$/ : /^[\w@%+=:,./-]+$/).test(text)) return text
   return platform === 'win32' ? `"${text.replaceAll('"', '\\"')}"` : `'${text.replaceAll("'", "'\\''")}'`
 }

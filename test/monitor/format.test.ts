@@ -1,4 +1,5 @@
 import { expect, test } from 'vitest'
+import { AT } from '../../src/common/commands.ts'
 import {
   formatBytes,
   formatCount,
@@ -72,7 +73,11 @@ test('a word of a printed command is quoted as the shell of its system takes it'
   expect(['a/b-1.toml', 'C:/x', 'a b', "it's", 'C:\\runs\\my run'].map((word) => shellWord(word, 'linux'))).toEqual(
     ['a/b-1.toml', 'C:/x', "'a b'", "'it'\\''s'", "'C:\\runs\\my run'"], // prettier-ignore
   )
-  expect(['a/b-1.toml', 'a b', "it's", 'C:\\runs\\my run', '{"a":1}'].map((word) => shellWord(word, 'win32'))).toEqual(
-    ['a/b-1.toml', '"a b"', '"it\'s"', '"C:\\runs\\my run"', '"{\\"a\\":1}"'], // prettier-ignore
+  expect(
+    ['a/b-1.toml', 'a b', "it's", 'C:\\runs\\my run', '{"a":1}', 'a,b', '@'].map((word) => shellWord(word, 'win32')),
+  ).toEqual(
+    ['a/b-1.toml', '"a b"', '"it\'s"', '"C:\\runs\\my run"', '"{\\"a\\":1}"', '"a,b"', '"@"'], // prettier-ignore
   )
+  // Between a program and its config.
+  expect(AT).toBe(shellWord('@'))
 })

@@ -1,7 +1,7 @@
 /** The GPU's time by kernel: from the run's trace (trace.json, written by `--trace`), or from a bench report in the folder (bench.json). */
 import { lstat } from 'node:fs/promises'
 import { basename } from 'node:path'
-import { TRAIN } from '../../common/commands.ts'
+import { AT, TRAIN } from '../../common/commands.ts'
 import { gpuProcess, type TraceEvent } from '../../common/trace.ts'
 import { shellWord } from '../format.ts'
 import { linesOf, openFile, parseRow, readSmall } from './lines.ts'
@@ -22,7 +22,7 @@ export class Kernels {
     const kept = this.#kept.get(run.id)
     if (kept?.stamp === stamp) return kept.answer
     const name = basename(run.path)
-    const command = `${TRAIN} @ ${shellWord(run.file('config.toml'))} --trainer.args.run_name ${shellWord(`${name}-trace`)} --trainer.args.max_steps 3 --trace`
+    const command = `${TRAIN} ${AT} ${shellWord(run.file('config.toml'))} --trainer.args.run_name ${shellWord(`${name}-trace`)} --trainer.args.max_steps 3 --trace`
     const answer = (await ofTrace(run, command)) ??
       (await ofBench(run, command)) ?? { source: null, rows: [], command, notes: [] }
     this.#kept.set(run.id, { stamp, answer })

@@ -1,0 +1,26 @@
+/** What tests need to hold on Windows, too. On other systems nothing here changes anything. */
+import { describe, test } from 'vitest'
+
+export const isWindows = process.platform === 'win32'
+
+/**
+ * A text of ours as another system would have it: slashes in paths, the @ of a command and words with nothing but a path as they are. Not for texts with
+ * backslashes of their own.
+ */
+export function asPosix(text: string): string {
+  if (!isWindows) return text
+  return text
+    .replace(/"([^\s"]*\\[^\s"]*|@)"/g, '$1')
+    .replaceAll('\\', '/')
+    .replaceAll('\r\n', '\n')
+}
+
+type Body = () => void | Promise<void>
+
+/** A test of what Windows has not, which its title then says: `posixOnly('signals')('ends on SIGTERM', ...)`. */
+export const posixOnly = (what: string) => (title: string, body: Body) =>
+  isWindows ? test.skip(`${title} (Windows has no ${what})`, body) : test(title, body)
+
+/** `posixOnly` for a whole group. */
+export const describePosix = (what: string) => (title: string, body: () => void) =>
+  isWindows ? describe.skip(`${title} (Windows has no ${what})`, body) : describe(title, body)
