@@ -51,7 +51,10 @@ export function mendOf(path: string): string | undefined {
   const how = ending === '.tsv' ? ", delimiter='\\t'" : ''
   const read = `csv.DictReader(open(sys.argv[1], encoding='utf-8-sig', newline='')${how})`
   const [from, to] = [path, `${path.slice(0, -ending.length)}.jsonl`].map((word) => shellWord(word))
-  return `Make JSON lines of it with python3 -c "import csv, json, sys; [print(json.dumps(row)) for row in ${read}]" ${from} > ${to} and name those`
+  // As python.org's installer names it on Windows. It writes the file itself: what PowerShell 5 writes at > is UTF-16.
+  const python = process.platform === 'win32' ? 'python' : 'python3'
+  const write = `open(sys.argv[2], 'w').writelines(json.dumps(row) + '\\n' for row in ${read})`
+  return `Make JSON lines of it with ${python} -c "import csv, json, sys; ${write}" ${from} ${to} and name those`
 }
 
 async function readJsonLines(path: string, maxLineBytes: number): Promise<TableRow[]> {
