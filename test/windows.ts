@@ -1,7 +1,25 @@
 /** What tests need to hold on Windows, too. On other systems nothing here changes anything. */
+import { mkdtempSync, rmSync, symlinkSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { describe, test } from 'vitest'
 
 export const isWindows = process.platform === 'win32'
+
+/** Whether this user may make links: on Windows as an administrator, or in developer mode. */
+export const canLink = !isWindows || mayLink()
+
+function mayLink(): boolean {
+  const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-links-'))
+  try {
+    symlinkSync('nowhere', join(folder, 'link'))
+    return true
+  } catch {
+    return false
+  } finally {
+    rmSync(folder, { recursive: true })
+  }
+}
 
 /**
  * A text of ours as another system would have it: slashes in paths, the @ of a command and words with nothing but a path as they are. Not for texts with

@@ -26,7 +26,9 @@ export async function pathUnderRoot(root: string | undefined, path: string, fiel
   const real = await realpath(root)
   const isBelow = (folder: string, top: string) => folder.startsWith(top.endsWith(sep) ? top : top + sep)
   const wanted = resolve(real, path)
-  if (!isBelow(wanted, real) && !isBelow(wanted, resolve(root))) throw outside
+  // On Windows c:\Adapters may be C:\adapters. Whether it is tells its real path.
+  const spelled = (folder: string) => (process.platform === 'win32' ? folder.toLowerCase() : folder)
+  if (![real, resolve(root)].some((top) => isBelow(spelled(wanted), spelled(top)))) throw outside
   const found = await realpath(wanted).catch(() => undefined)
   if (found === undefined)
     throw new HttpError(404, `${field}: there is no such folder below the server's --adapter-root.`, { param: field })

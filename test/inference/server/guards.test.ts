@@ -7,6 +7,7 @@ import OpenAI from 'openai'
 import { afterAll, afterEach, describe, expect, test, vi } from 'vitest'
 import { chatBody, responsesBody } from '../../../src/inference/server/schemas/chat.ts'
 import { completionsBody, detokenizeBody } from '../../../src/inference/server/schemas/completions.ts'
+import { canLink, isWindows } from '../../windows.ts'
 import { ask, expectError, rawBytes, rawGet, Tiny, tinyPath } from './helpers.ts'
 
 const tiny = await Tiny.open()
@@ -361,14 +362,33 @@ describe('who may ask', () => {
     const load = (at: string, lora_path: string) => ask(`${at}/v1/load_lora_adapter`, { lora_name: 'x', lora_path })
     expectError(await load(url, tinyPath), 403, /--adapter-root, a training run's server never/, 'lora_path')
     mkdirSync(join(root, 'inside'))
-    symlinkSync(tinyPath, join(root, 'link'))
+    if (canLink) symlinkSync(tinyPath, join(root, 'link'))
     const rooted = await tiny.serve({ adapterRoot: root })
-    for (const path of [tinyPath, '..', '../..', join(root, '..'), 'link', `${root}-else`, root, '/etc']) {
+    for (const path of [tinyPath, '..', '../..', join(root, '..'), ...(canLink ? ['link'] : []), `${root}-else`, root, '/etc']) {
       expectError(await load(rooted.url, path), 400, /below the server's --adapter-root/, 'lora_path')
     }
     expectError(await load(rooted.url, 'missing'), 404, /no such folder below the server's --adapter-root/, 'lora_path')
     // Below the root, and no adapter.
-    expectError(await load(rooted.url, 'inside'), 400, /adapter/, 'lora_path')
+    expectError(await load(rooted.url, 'inside'), 400, /adapter_config/, 'lora_path')
+    if (isWindows) {
+      const [drive] = root
+      expectError(await load(rooted.url, join(root, 'INSIDE').toUpperCase()), 400, /adapter_config/, 'lora_path')
+      for (const path of [
+        'C:',
+        'C:..',
+        `${drive}:..`,
+        '\\\\host\\share',
+        '\\\\?\\C:\\',
+        '\\\\.\\C:\\',
+        '//?/C:/',
+        '..\\..',
+        'inside\\..\\..',
+        '/',
+      ])
+        expectError(await load(rooted.url, path), 400, /below the server's --adapter-root/, 'lora_path')
+      for (const path of ['NUL', 'inside\\NUL', 'inside:stream', 'inside::$INDEX_ALLOCATION', 'CON'])
+        expect([400, 404], path).toContain((await load(rooted.url, path)).status)
+    }
     expectError(await ask(`${rooted.url}/v1/unload_lora_adapter`, { lora_name: 'x' }), 404, /no adapter x/, 'lora_name')
     const reload = { method: 'reload_weights', kwargs: { weights_path: tinyPath } }
     expectError(await ask(`${rooted.url}/collective_rpc`, reload), 400, /below/, 'kwargs.weights_path')
