@@ -8,6 +8,7 @@ import { makeFolder } from '../common/folders.ts'
 export function checkOut(path: string): void {
   const isThere = existsSync(path)
   try {
+    if (isThere && statSync(path).isDirectory()) throw new Error('it is a folder')
     makeFolder(dirname(path))
     closeSync(openSync(path, 'a'))
     if (!isThere) rmSync(path)
