@@ -39,9 +39,11 @@ export function acquireLock(path: string, folder: string): ReleaseLock {
     const holder = parse(text)
     const problem = holder ? whyHeld(holder) : isRecent(path) ? 'another process that is just starting' : null
     if (problem) {
+      // Without its start a process here may be another one that has got the same id.
+      const unless = !holder ? '' : holder.host !== hostname() ? 'is gone' : holder.started === null ? 'is no dawn-rl' : ''
       throw new UserError(
         `${folder} is in use by ${problem}. Wait for it or stop it, or choose another run_name` +
-          `${holder && holder.host !== hostname() ? `; if that process is gone, delete ${path}` : ''}.`,
+          `${unless && `; if that process ${unless}, delete ${path}`}.`,
       )
     }
     removeDead(path, text)

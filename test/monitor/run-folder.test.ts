@@ -116,7 +116,7 @@ test('two in one process, and two processes, cannot hold one folder; a dead hold
   await once(child.stdout, 'data')
   const refused = errorOf(() => open(base, { resume: true }), base)
   expect(refused).toContain(`outputs/first is in use by process ${child.pid} (since `)
-  expect(refused).toContain('Wait for it or stop it, or choose another run_name.')
+  expect(refused).toContain('Wait for it or stop it, or choose another run_name')
   child.kill('SIGKILL')
   await once(child, 'exit')
   // Killed, so its lock is still there; it must not stand in the way.
@@ -136,6 +136,11 @@ test('a lock of a reused process id is stale, one of another machine is not, a t
   writeFileSync(lock, JSON.stringify({ ...holder, host: 'elsewhere' }))
   expect(errorOf(() => open(base, { resume: true }), base)).toMatch(
     /on the machine elsewhere .* delete outputs\/first\/run\.lock/,
+  )
+  // Where a system tells no start of a process, its id may be that of another by now: after Windows was started anew, say.
+  writeFileSync(lock, JSON.stringify({ ...holder, started: null }))
+  expect(errorOf(() => open(base, { resume: true }), base)).toMatch(
+    /is in use by process \d+ .*; if that process is no dawn-rl, delete outputs\/first\/run\.lock\./,
   )
   writeFileSync(lock, '{"pid": 1')
   expect(errorOf(() => open(base, { resume: true }), base)).toContain('just starting')
