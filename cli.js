@@ -22,6 +22,8 @@ const sameSignal = 5000
 
 const here = realpathSync(fileURLToPath(import.meta.url))
 const root = dirname(here)
+// There the scripts need a bash that not everybody has.
+const isWindows = process.platform === 'win32'
 const isCheckout = existsSync(join(root, 'src/cli/main.ts'))
 
 if (majorOf(process.versions.node) >= oldestMajor) await run()
@@ -35,7 +37,7 @@ async function run() {
     for (const name of ['commander', 'webgpu']) import.meta.resolve(name)
   } catch {
     stop(
-      `dawn-rl's npm packages are not installed. ${isCheckout ? "Run 'bash scripts/setup.sh'." : "Run 'npm install' where dawn-rl is installed."}`,
+      `dawn-rl's npm packages are not installed. ${isCheckout ? `Run '${isWindows ? 'npm ci' : 'bash scripts/setup.sh'}'.` : "Run 'npm install' where dawn-rl is installed."}`,
     )
   }
   await import(pathToFileURL(join(root, isCheckout ? 'src/cli/main.ts' : 'dist/cli/main.js')).href)
@@ -58,9 +60,8 @@ function keepCode() {
 function handOver() {
   const node = newerNode()
   if (!node) {
-    const mend = isCheckout
-      ? "run 'bash scripts/setup.sh', which fetches it"
-      : "install it, or run 'npm install node@24' where dawn-rl is installed"
+    const script = isWindows ? 'install it from https://nodejs.org' : "run 'bash scripts/setup.sh', which fetches it"
+    const mend = isCheckout ? script : "install it, or run 'npm install node@24' where dawn-rl is installed"
     stop(`dawn-rl needs Node ${oldestMajor} or newer, and this is Node ${process.versions.node}: ${mend}.`)
   }
   const child = spawn(node, [...process.execArgv, here, ...process.argv.slice(2)], {
@@ -128,14 +129,14 @@ function listenToLauncher() {
 function newerNode() {
   const pinned = join(root, '.node-version')
   // As npm's packages of Node are named.
-  const system = process.platform === 'win32' ? 'win' : process.platform
+  const system = isWindows ? 'win' : process.platform
   const folders = existsSync(pinned) ? [join(root, '.node', readFileSync(pinned, 'utf8').trim())] : []
   for (let folder = root; ; folder = dirname(folder)) {
     for (const name of ['node', `node-${system}-${process.arch}`]) folders.push(join(folder, 'node_modules', name))
     if (folder === dirname(folder)) break
   }
   for (const folder of folders) {
-    const binary = join(folder, 'bin', process.platform === 'win32' ? 'node.exe' : 'node')
+    const binary = join(folder, 'bin', isWindows ? 'node.exe' : 'node')
     if (existsSync(binary) && majorOf(JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')).version) >= oldestMajor)
       return binary
   }

@@ -16,6 +16,11 @@ import { shellWord } from '../monitor/format.ts'
 import { block, json } from './doctor-text.ts'
 import { installedFolder, versionOf } from './version.ts'
 
+const isWindows = process.platform === 'win32'
+
+/** What installs the packages of a checkout. On Windows npm alone, which every shell there knows; the script needs a bash. */
+const SETUP = isWindows ? 'npm ci' : 'bash scripts/setup.sh'
+
 export interface Report {
   dawnRl: string
   node: string
@@ -135,36 +140,37 @@ function problemsOf(adapters: AdapterFacts[], chosen: string | undefined, proble
   const problems: Problem[] = []
   const backend = process.env.DAWN_RL_BACKEND
   if (!installedFolder('webgpu')) {
-    problems.push({ what: 'the npm packages are not installed', command: isCheckout ? 'bash scripts/setup.sh' : 'npm install' })
+    problems.push({ what: 'the npm packages are not installed', command: isCheckout ? SETUP : 'npm install' })
   } else if (adapters.length === 0 && backend) {
     problems.push({
       what: problem ?? `no WebGPU adapter through ${backend}, which DAWN_RL_BACKEND asks for`,
-      command: 'unset DAWN_RL_BACKEND',
+      command: unset('DAWN_RL_BACKEND'),
     })
   } else if (adapters.length === 0 && problem) {
     problems.push({ what: `WebGPU does not work here: ${problem}`, command: reinstall() })
   } else if (adapters.length === 0) {
     const hidden = ['VK_DRIVER_FILES', 'VK_ICD_FILENAMES'].find((name) => process.env[name])
-    if (hidden)
-      problems.push({ what: `no WebGPU adapter, and ${hidden} says which drivers may be seen`, command: `unset ${hidden}` })
+    if (hidden) problems.push({ what: `no WebGPU adapter, and ${hidden} says which drivers may be seen`, command: unset(hidden) })
     else problems.push({ what: 'no WebGPU adapter: no GPU driver for Vulkan, and no software one', command: driverCommand() })
   } else if (!chosen) {
     const name = process.env.DAWN_RL_ADAPTER
     if (name)
       problems.push({
         what: `the adapter that DAWN_RL_ADAPTER=${name} asks for cannot be opened: ${problem}`,
-        command: 'unset DAWN_RL_ADAPTER',
+        command: unset('DAWN_RL_ADAPTER'),
       })
     else problems.push({ what: `no adapter could be opened: ${problem}`, command: driverCommand() })
   } else if (isLavapipe(chosen)) {
     const fault = cacheFault()
     const what = 'a cache for compiled kernels, which every start compiles anew, for up to a minute'
     if (fault && 'variable' in fault)
-      problems.push({ what: `${what}: ${fault.variable} turns it off`, command: `unset ${fault.variable}` })
+      problems.push({ what: `${what}: ${fault.variable} turns it off`, command: unset(fault.variable) })
     else if (fault)
       problems.push({
         what: `${what}: its folder cannot be written`,
-        command: 'export XDG_CACHE_HOME=<a folder that can be written>',
+        command: isWindows
+          ? 'set the environment variable XDG_CACHE_HOME to a folder that can be written'
+          : 'export XDG_CACHE_HOME=<a folder that can be written>',
       })
   }
   if (isCheckout && !existsSync(join(packageRoot, 'models/SmolLM2-135M-Instruct.Q4_1.gguf'))) {
@@ -173,8 +179,12 @@ function problemsOf(adapters: AdapterFacts[], chosen: string | undefined, proble
   return problems
 }
 
+/** Of cmd's and PowerShell's words for it none is known to the other. */
+const unset = (variable: string) => (isWindows ? `remove the environment variable ${variable}` : `unset ${variable}`)
+
 function reinstall(): string {
-  return isCheckout ? 'rm -rf node_modules && bash scripts/setup.sh' : `npm install webgpu@${versionOf('webgpu')}`
+  // npm ci removes node_modules first.
+  return isCheckout ? (isWindows ? SETUP : `rm -rf node_modules && ${SETUP}`) : `npm install webgpu@${versionOf('webgpu')}`
 }
 
 /** The command that installs a software Vulkan driver, or the page to read where no script can. */

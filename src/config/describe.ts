@@ -61,9 +61,9 @@ export function describeSchema(verb: string, width = 110): string {
   const usage = verb === 'sft' ? `${CLI} sft` : TRAIN
   const example = verb === 'sft' ? 'configs/tiny-sft.toml' : 'configs/quickstart.toml'
   const head = [
-    `${usage} ${AT} config.toml [${AT} overlay.toml ...] [--dotted.key value ...] [--dry-run] [--resume [latest | step N | folder]] [--fork folder[@step]] [--trace]`,
+    `${usage} @ config.toml [@ overlay.toml ...] [--dotted.key value ...] [--dry-run] [--resume [latest | step N | folder]] [--fork folder[@step]] [--trace]`,
     '',
-    `  @ file        a TOML file; several compose left to right (try ${example})`,
+    `  @ file        a TOML file; several compose left to right (try ${example})${AT === '@' ? '' : `; in PowerShell ${AT}`}`,
     '  --key value   overrides one key: --trainer.args.learning_rate 1e-4, or --learning-rate 1e-4 where only one key has that name',
     '  --dry-run     print the resolved config and the memory it needs, and start nothing',
     '  --resume      go on from the newest checkpoint of the run, from step N, or with the run of a folder (then its config will do)',

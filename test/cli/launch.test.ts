@@ -9,6 +9,7 @@ import {
   mkdirSync,
   mkdtempSync,
   readdirSync,
+  readFileSync,
   realpathSync,
   rmSync,
   symlinkSync,
@@ -17,8 +18,9 @@ import {
 import { tmpdir } from 'node:os'
 import { delimiter, dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { fileURLToPath } from 'node:url'
+import { fileURLToPath, pathToFileURL } from 'node:url'
 import { afterAll, describe, expect, it } from 'vitest'
+import { isWindows } from '../windows.ts'
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '../..')
 const oldNode = [...(process.env.PATH ?? '').split(delimiter), '/usr/bin']
@@ -50,9 +52,13 @@ function checkout({ packages = true, node = true } = {}): string {
   writeFileSync(join(made, 'package.json'), '{ "type": "module" }')
   mkdirSync(join(made, 'src/cli'), { recursive: true })
   writeFileSync(join(made, 'src/cli/main.ts'), program)
-  if (packages) symlinkSync(join(root, 'node_modules'), join(made, 'node_modules'))
-  if (node) {
-    const pinned = join(made, '.node', spawnSync('cat', [join(root, '.node-version')], { encoding: 'utf8' }).stdout.trim())
+  for (const name of packages ? ['commander', 'webgpu'] : []) {
+    mkdirSync(join(made, 'node_modules', name), { recursive: true })
+    writeFileSync(join(made, 'node_modules', name, 'index.js'), '')
+    writeFileSync(join(made, 'node_modules', name, 'package.json'), JSON.stringify({ name, exports: './index.js' }))
+  }
+  if (node && !isWindows) {
+    const pinned = join(made, '.node', readFileSync(join(root, '.node-version'), 'utf8').trim())
     mkdirSync(join(pinned, 'bin'), { recursive: true })
     symlinkSync(process.execPath, join(pinned, 'bin/node'))
     writeFileSync(join(pinned, 'package.json'), JSON.stringify({ version: process.versions.node }))
@@ -176,7 +182,7 @@ describe('the right Node', () => {
     const made = checkout()
     const home = mkdtempSync(join(tmpdir(), 'dawn-rl-launch-'))
     folders.push(home)
-    const main = `file://${join(made, 'src/cli/main.ts')}`
+    const main = pathToFileURL(join(made, 'src/cli/main.ts')).href
     const run = (cache: string) => {
       const { NODE_COMPILE_CACHE: _, ...env } = process.env
       return spawnSync(process.execPath, [join(made, 'cli.js'), 'exit', '5'], {
@@ -205,7 +211,9 @@ describe('the right Node', () => {
       encoding: 'utf8',
     })
     expect(run.status).toBe(2)
-    expect(run.stderr).toBe("dawn-rl's npm packages are not installed. Run 'bash scripts/setup.sh'.\n")
+    expect(run.stderr).toBe(
+      `dawn-rl's npm packages are not installed. Run '${isWindows ? 'npm ci' : 'bash scripts/setup.sh'}'.\n`,
+    )
   })
 })
 
