@@ -1,7 +1,7 @@
 /** What tests need to hold on Windows, too. On other systems nothing here changes anything. */
-import { mkdtempSync, rmSync, symlinkSync } from 'node:fs'
+import { lstatSync, mkdtempSync, readFileSync, readlinkSync, rmSync, symlinkSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { describe, test } from 'vitest'
 
 export const isWindows = process.platform === 'win32'
@@ -20,6 +20,13 @@ function mayLink(): boolean {
     rmSync(folder, { recursive: true })
   }
 }
+
+/** What `pointAt` has pointed at: the link's target or, without links, what the text file says. */
+export const pointed = (link: string): string =>
+  lstatSync(link).isSymbolicLink() ? readlinkSync(link) : readFileSync(link, 'utf8').trimEnd()
+
+/** The file or folder behind it. */
+export const behind = (link: string): string => join(dirname(link), pointed(link))
 
 /**
  * A text of ours as another system would have it: slashes in paths, the @ of a command and words with nothing but a path as they are. Not for texts with

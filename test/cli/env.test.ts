@@ -7,6 +7,7 @@ import { fileURLToPath } from 'node:url'
 import { afterAll, describe, expect, test } from 'vitest'
 import { bundledEnvironments } from '../../src/environments/load.ts'
 import { checkEnvironment } from '../../src/cli/env-check.ts'
+import { posixOnly } from '../windows.ts'
 
 const cli = fileURLToPath(new URL('../../cli.js', import.meta.url))
 const tiny = fileURLToPath(new URL('../../models/tiny', import.meta.url))
@@ -28,7 +29,7 @@ async function check(id: string, args = '{}'): Promise<string> {
 }
 
 describe('env new', () => {
-  test('leaves no empty file on a full disk, and says so', () => {
+  posixOnly('ulimit')('leaves no empty file on a full disk, and says so', () => {
     const words = [process.execPath, cli, 'env', 'new', 'full']
     const options = { cwd: folder, encoding: 'utf8' } as const
     // Files may have no byte, and who writes one is not ended but told.

@@ -7,6 +7,7 @@ import { writeAdapter, type LoraPair } from '../../src/model/peft.ts'
 import type { RolloutRow } from '../../src/monitor/rollout-writer.ts'
 import { noTerminal, TestTerminal } from '../monitor/terminal/terminal.ts'
 import { TinyRuns, type Outcome } from './tiny-run.ts'
+import { asPosix } from '../windows.ts'
 
 const runs = new TinyRuns()
 const cli = fileURLToPath(new URL('../../cli.js', import.meta.url))
@@ -18,7 +19,7 @@ async function evaluate(words: string[]): Promise<Omit<Outcome, 'seconds'>> {
   child.stdout.on('data', (chunk) => (text.stdout += chunk))
   child.stderr.on('data', (chunk) => (text.stderr += chunk))
   const code = await new Promise<number | null>((resolve) => child.on('close', resolve))
-  return { code, ...text }
+  return { code, stdout: asPosix(text.stdout), stderr: asPosix(text.stderr) }
 }
 
 /** The folders of results that a table ends with. */

@@ -9,7 +9,6 @@ import {
   mkdtempSync,
   readdirSync,
   readFileSync,
-  readlinkSync,
   rmSync,
   statSync,
   truncateSync,
@@ -19,6 +18,7 @@ import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { KillRuns, type Kill, type Kind } from '../../bench/kill-runs.ts'
+import { behind, pointed } from '../windows.ts'
 
 const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-killed-'))
 afterAll(() => rmSync(dir, { recursive: true, force: true }))
@@ -67,8 +67,8 @@ test('the start tells the bytes of a checkpoint, and of all that is written besi
 
 test('the last words name the best checkpoint, and eval knows it by that word', async () => {
   const { folder } = await runs.reference(kind)
-  const best = readlinkSync(join(folder, 'checkpoints/best'))
-  const log = readFileSync(join(folder, 'logs/latest'), 'utf8')
+  const best = pointed(join(folder, 'checkpoints/best'))
+  const log = readFileSync(behind(join(folder, 'logs/latest')), 'utf8')
   expect(log).toMatch(new RegExp(`best: ${best.replace('_', ' ')} +outputs/[^\\\\]+/checkpoints/${best}\\\\n`))
   const words = ['--run', folder, '--steps', 'best', '--no-base', '-n', '2', '-r', '1', '-o', join(dir, 'evals')]
   const { status, stdout, stderr } = spawnSync(process.execPath, [resolve('cli.js'), 'eval', ...words], {
@@ -81,7 +81,7 @@ test('the last words name the best checkpoint, and eval knows it by that word', 
 
 test('--fork begins a run with the best checkpoint of another, and leaves that alone', async () => {
   const { folder } = await runs.reference(kind)
-  const best = Number(readlinkSync(join(folder, 'checkpoints/best')).slice('step_'.length))
+  const best = Number(pointed(join(folder, 'checkpoints/best')).slice('step_'.length))
   const words = [
     '--run-name',
     'forked',

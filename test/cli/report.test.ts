@@ -61,7 +61,7 @@ test('mistakes are sentences', async () => {
   runs.write('broken/config.toml', 'model = "x"\nenv = [\n')
   expect(report(['broken', '--sync', 'trackio'], { TRACKIO_DIR: runs.path('trackio') })).toMatchObject({
     status: 2,
-    stderr: expect.stringMatching(/broken\/config\.toml:\d:\d is not valid TOML: /) as string,
+    stderr: expect.stringMatching(/broken[\\/]config\.toml:\d:\d is not valid TOML: /) as string,
   })
   expect(report(['outputs/made', '--out', 'no/folder.html'])).toMatchObject({
     status: 2,

@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import OpenAI from 'openai'
 import { afterAll, describe, expect, test, vi } from 'vitest'
+import { isWindows, posixOnly } from '../windows.ts'
 
 const root = join(import.meta.dirname, '../..')
 const children: ChildProcess[] = []
@@ -40,7 +41,7 @@ async function urlOf(served: Served): Promise<string> {
 }
 
 describe('serve', () => {
-  test('says where it is, answers, and ends on SIGTERM after what runs', async () => {
+  posixOnly('signals')('says where it is, answers, and ends on SIGTERM after what runs', async () => {
     const served = serve(
       [
         '--model',
@@ -98,7 +99,7 @@ describe('serve', () => {
     expect(served.err()).not.toMatch(/k1|k2/)
   })
 
-  test('lets requests end on SIGTERM that a pause holds', async () => {
+  posixOnly('signals')('lets requests end on SIGTERM that a pause holds', async () => {
     const served = serve(['--model', 'models/tiny', '--port', '0', '--drain-seconds', '20'])
     const url = await urlOf(served)
     expect((await fetch(`${url}/pause`, { method: 'POST' })).status).toBe(200)
@@ -115,7 +116,7 @@ describe('serve', () => {
     expect(await served.ended).toBe(0)
   })
 
-  test('ends at once on the second signal', async () => {
+  posixOnly('signals')('ends at once on the second signal', async () => {
     const served = serve(['--model', 'models/tiny', '--port', '0', '--log-level', 'silent'])
     const url = await urlOf(served)
     const asked = fetch(`${url}/v1/completions`, {
@@ -129,7 +130,7 @@ describe('serve', () => {
     expect(await served.ended).toBe(130)
   })
 
-  test('ends with code 1 when its device is lost, after the answers that then fail', async () => {
+  posixOnly('signals')('ends with code 1 when its device is lost, after the answers that then fail', async () => {
     // On the signal, as a driver that restarts would.
     const hook = `import { globals } from '${import.meta.resolve('webgpu')}'
       const { prototype } = globals.GPUAdapter
@@ -175,24 +176,28 @@ describe('serve', () => {
     expect(served.err()).toMatch(/\nThe GPU has no room for the model and a KV cache of .+ \(.+\)\. Lower --kv-cache-bytes, .+\n/)
   })
 
-  test('ends at once on a signal while it loads, with no word of requests that nobody could send', async () => {
-    const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-serve-'))
-    cpSync(join(root, 'models/tiny'), dir, { recursive: true })
-    rmSync(join(dir, 'tokenizer.json'))
-    execFileSync('mkfifo', [join(dir, 'tokenizer.json')])
-    const served = serve(['--model', dir, '--port', '0'])
-    // Opens as soon as somebody reads there, who then waits for what never comes.
-    const held = await open(join(dir, 'tokenizer.json'), 'w')
-    try {
-      served.child.kill('SIGTERM')
-      await served.ended
-      expect(served.child.signalCode).toBe('SIGTERM')
-      expect(served.out() + served.err()).not.toMatch(/requests/)
-    } finally {
-      await held.close()
-      rmSync(dir, { recursive: true })
-    }
-  }, 60_000)
+  test.skipIf(isWindows)(
+    'ends at once on a signal while it loads, with no word of requests that nobody could send',
+    async () => {
+      const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-serve-'))
+      cpSync(join(root, 'models/tiny'), dir, { recursive: true })
+      rmSync(join(dir, 'tokenizer.json'))
+      execFileSync('mkfifo', [join(dir, 'tokenizer.json')])
+      const served = serve(['--model', dir, '--port', '0'])
+      // Opens as soon as somebody reads there, who then waits for what never comes.
+      const held = await open(join(dir, 'tokenizer.json'), 'w')
+      try {
+        served.child.kill('SIGTERM')
+        await served.ended
+        expect(served.child.signalCode).toBe('SIGTERM')
+        expect(served.out() + served.err()).not.toMatch(/requests/)
+      } finally {
+        await held.close()
+        rmSync(dir, { recursive: true })
+      }
+    },
+    60_000,
+  )
 
   test.each([
     [['--model', 'models/none'], /There is no model at models\/none/],

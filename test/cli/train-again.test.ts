@@ -4,8 +4,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, onTestFinished, test, vi } from 'vitest'
 import { LostRun, outliveDevice } from '../../src/cli/train-again.ts'
+import { AT } from '../../src/common/commands.ts'
 import { parseConfig, parseSftConfig } from '../../src/config/load.ts'
 import { DeviceLostError, GpuError } from '../../src/gpu/errors.ts'
+import { shellWord } from '../../src/monitor/format.ts'
 import { MetricsWriter } from '../../src/monitor/metrics-writer.ts'
 import { openRunFolder } from '../../src/monitor/run-folder.ts'
 
@@ -47,7 +49,7 @@ test('so often without a step in between, each time resumed from the run that wa
     pauses,
   )
   await expect(work).rejects.toThrow(
-    `${lost.message} (4 times without a finished step in between). Systems end work of a GPU that takes seconds; with a smaller trainer.args.micro_batch_tokens it takes less (docs/troubleshooting.md, "The GPU device is lost"). What is saved is whole: node train.js @ ${folder.configPath} --resume goes on from there.`,
+    `${lost.message} (4 times without a finished step in between). Systems end work of a GPU that takes seconds; with a smaller trainer.args.micro_batch_tokens it takes less (docs/troubleshooting.md, "The GPU device is lost"). What is saved is whole: node train.js ${AT} ${shellWord(folder.configPath)} --resume goes on from there.`,
   )
   expect(begun).toHaveLength(7)
   expect(begun[0]).toBeUndefined()
@@ -105,7 +107,7 @@ test('supervised training is gone on with by its own verb', async () => {
     begun.push(now.autoMicroBatch)
     return Promise.reject(new LostRun(folder, lost, sft.config))
   }, { ...pauses, tries: 1 }) // prettier-ignore
-  await expect(work).rejects.toThrow(`: node cli.js sft @ ${folder.configPath} --resume goes on from there.`)
+  await expect(work).rejects.toThrow(`: node cli.js sft ${AT} ${shellWord(folder.configPath)} --resume goes on from there.`)
   // What "auto" came to stays.
   expect(begun).toEqual([true, false])
 })

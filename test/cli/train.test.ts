@@ -10,6 +10,7 @@ import { readMetrics } from '../../src/monitor/metrics-writer.ts'
 import { metricInfo } from '../../src/monitor/metrics-table.ts'
 import { brokenBecause } from '../../src/trainer/checkpoint.ts'
 import { TinyRuns, type Outcome } from './tiny-run.ts'
+import { asPosix, posixOnly } from '../windows.ts'
 
 const runs = new TinyRuns()
 const distillation = fileURLToPath(new URL('../../configs/losses/on-policy-distillation.ts', import.meta.url))
@@ -163,7 +164,7 @@ describe('a run in turns (max_async_level = 0)', () => {
     expect(outcome.stdout).toContain('warning: metrics.jsonl has no row of 1 of the steps so far, the last of them 4')
     expect(readMetrics(rows).map((row) => row.step)).toEqual([0, 1, 2, 3, 5])
     const file = runs.path('moved/copy/config.toml')
-    expect(outcome.stdout).toContain(`train longer: node train.js @ ${file} --resume`)
+    expect(outcome.stdout).toContain(`train longer: node train.js @ ${asPosix(file)} --resume`)
     expect(outcome.stdout).toMatch(/serve --model \S+ --adapter learned=\S+copy\/checkpoints\/step_5\n/)
     const { args } = parse(readFileSync(file, 'utf8')).trainer as { args: Record<string, unknown> }
     expect([args.output_dir, args.run_name]).toEqual([runs.path('moved'), 'copy'])
@@ -308,7 +309,7 @@ describe('ends', () => {
     return await outcome
   }
 
-  test('Ctrl-C once: the step ends, is saved, exit code 0; --resume goes on', async () => {
+  posixOnly('signals')('Ctrl-C once: the step ends, is saved, exit code 0; --resume goes on', async () => {
     const outcome = await when(/step +2\/5000/, ['run_name=stopped', 'max_steps=5000'], (kill) => kill())
     good(outcome)
     expect(outcome.stderr).toContain('SIGINT: the step under way is finished and saved first; once more ends at once.')
@@ -323,7 +324,7 @@ describe('ends', () => {
     )
   })
 
-  test('Ctrl-C in an evaluation: --resume makes it, once', async () => {
+  posixOnly('signals')('Ctrl-C in an evaluation: --resume makes it, once', async () => {
     runs.write(
       'slow.ts',
       `import { Rubric, SingleTurnEnv } from 'dawn-rl/environments'
@@ -350,7 +351,7 @@ describe('ends', () => {
     }
   })
 
-  test('Ctrl-C twice ends at once', async () => {
+  posixOnly('signals')('Ctrl-C twice ends at once', async () => {
     const hangs = ['--env.args.hangs', 'true', 'run_name=twice']
     const outcome = await when(/memory /, hangs, (kill) => [500, 1000].forEach((ms) => setTimeout(kill, ms)))
     expect(outcome.code).toBe(130)

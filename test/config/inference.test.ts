@@ -1,13 +1,14 @@
 /** [inference]: what the two backends take, what is said of the other's keys, and each refusal. */
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { join, sep } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
 import { messageOf, UserError } from '../../src/common/errors.ts'
 import { loadConfig, parseConfig } from '../../src/config/load.ts'
 import { memoryOf } from '../../src/config/memory.ts'
 import { stringifyConfig } from '../../src/config/toml-write.ts'
 import { openModel } from '../../src/model/open.ts'
+import { asPosix } from '../windows.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'dawn-inference-'))
 afterAll(() => rmSync(folder, { recursive: true }))
@@ -27,7 +28,9 @@ function mistakesOf(text: string, ...words: string[]): string[] {
     load(text, ...words)
   } catch (error) {
     expect(error).toBeInstanceOf(UserError)
-    const lines = messageOf(error).replaceAll(`${folder}/`, '').split('\n')
+    const lines = asPosix(messageOf(error))
+      .replaceAll(`${asPosix(folder)}/`, '')
+      .split('\n')
     return lines.length === 1 ? lines : lines.slice(1).map((line) => line.trim())
   }
   throw new Error('it did not throw')
@@ -98,7 +101,7 @@ describe('the embedded engine', () => {
       reuse_kv_cache: false,
       serve: false,
     })
-    expect(notices.map((line) => line.replaceAll(`${folder}/`, ''))).toEqual([
+    expect(notices.map((line) => line.replaceAll(folder + sep, ''))).toEqual([
       'a.toml:7:1: inference.args (enforce_eager, port) are flags of vLLM and are ignored: the embedded engine generates in this process. backend = "vllm" under [inference] would use them.',
       'inference.python has no effect: the embedded engine samples; write backend = "vllm".',
       'inference.push_timeout has no effect: the embedded engine samples; write backend = "vllm".',
@@ -236,7 +239,7 @@ describe('what vLLM cannot do of a config', () => {
     ])
     expect(mistakesOf(vllm('', '', 'Qwen3-0.6B-BF16.gguf'))[0]).toContain('--out Qwen3-0.6B`')
     expect(mistakesOf(vllm('', '', 'q.gguf'))[0]).toContain('--out q`')
-    const dir = join(folder, 'm')
+    const dir = asPosix(join(folder, 'm'))
     mkdirSync(dir)
     writeFileSync(join(dir, 'a.gguf'), '')
     expect(mistakesOf(vllm('', '', dir))).toEqual([hint('m', 'm/a.gguf', 'm/a')])
@@ -281,7 +284,7 @@ tp = 2`
       ]
     `)
     const { notices } = load(vllm('gpus = 1', 'use_vllm = true'))
-    expect(notices.map((line) => line.replaceAll(`${folder}/`, ''))).toEqual([
+    expect(notices.map((line) => line.replaceAll(folder + sep, ''))).toEqual([
       'a.toml:6:1: inference.gpus is not needed: vLLM takes one GPU, by CUDA_VISIBLE_DEVICES.',
       'a.toml:9:1: trainer.args.use_vllm is ignored: inference.backend says it.',
     ])

@@ -1,10 +1,11 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { join, sep } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
 import { messageOf, UserError } from '../../src/common/errors.ts'
 import { batchLine, loadConfig, loadSftConfig, parseConfig, parseSftConfig } from '../../src/config/load.ts'
 import { stringifyConfig } from '../../src/config/toml-write.ts'
+import { asPosix } from '../windows.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'dawn-config-'))
 afterAll(() => rmSync(folder, { recursive: true }))
@@ -24,7 +25,11 @@ function errorOf(call: () => unknown): string {
     call()
   } catch (error) {
     expect(error).toBeInstanceOf(UserError)
-    return messageOf(error).replaceAll(`${folder}/`, '').replace(here, '<here>')
+    return asPosix(
+      messageOf(error)
+        .replaceAll(folder + sep, '')
+        .replace(here, '<here>'),
+    )
   }
   throw new Error('it did not throw')
 }
@@ -287,7 +292,7 @@ describe('one mistake is one sentence', () => {
       2:  seed = = 3
                  ^"
     `)
-    expect(errorOf(() => load('@', folder))).toBe(`${folder} is a folder. Name a .toml file in it.`)
+    expect(errorOf(() => load('@', folder))).toBe(`${asPosix(folder)} is a folder. Name a .toml file in it.`)
     // And not each of its keys.
     const given = 'model = "x"\n[data]\npath = "a.jsonl"\n'
     expect(errorOf(() => parseConfig(given, 'a.toml'))).toBe(

@@ -10,6 +10,7 @@ import { leafPaths, schemaTree } from '../../src/config/schema-tree.ts'
 import { sftSchema } from '../../src/config/sft-schema.ts'
 import { stringifyConfig } from '../../src/config/toml-write.ts'
 import { pythonOf } from '../../src/environments/python/bridge.ts'
+import { isWindows } from '../windows.ts'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const shipped = readdirSync(`${root}/configs`).filter((name) => name.endsWith('.toml'))
@@ -56,7 +57,9 @@ describe('every config that ships', () => {
     if (forPython && pythonOf(true, root) === undefined) {
       // A clean checkout has no Python with verifiers: that is what one is told, and what to run.
       expect(() => load(['@', `configs/${name}`])).toThrow(
-        /is one of Python's, and there is no .venv-verifiers\. Run 'bash scripts\/setup-verifiers\.sh', or set python_path to /,
+        isWindows
+          ? /is one of Python's, which need Linux or macOS\. Under Windows, run dawn-rl in WSL for them\./
+          : /is one of Python's, and there is no .venv-verifiers\. Run 'bash scripts\/setup-verifiers\.sh', or set python_path to /,
       )
       return
     }

@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { join, sep } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
 import { bundledEnvironments, loadEnvironment, parseArgs } from '../../src/environments/load.ts'
@@ -107,7 +107,9 @@ describe('where an environment comes from', () => {
 
 describe('refused in one sentence', () => {
   test('ids that lead nowhere', async () => {
-    expect(await refusal('./none.ts')).toBe('environment ./none.ts: there is no file ./none.ts. Relative paths start from ..')
+    expect(await refusal('./none.ts')).toBe(
+      'environment ./none.ts: there is no file ./none.ts. Relative paths start from ..'.replace('file ./', `file .${sep}`),
+    )
     expect(await refusal('reverse-txt')).toContain(
       'environment reverse-txt: not found; did you mean reverse-text? Bundled: alphabet-sort, arithmetic, ',
     )

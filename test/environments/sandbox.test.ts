@@ -6,13 +6,14 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { availableParallelism, tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { fileURLToPath, pathToFileURL } from 'node:url'
+import { pathToFileURL } from 'node:url'
 import { Worker } from 'node:worker_threads'
-import { afterAll, describe, expect, test } from 'vitest'
+import { afterAll, describe, expect, onTestFinished, test, vi } from 'vitest'
 import { closeSandbox, runSandboxed, type SandboxCause, type SandboxOptions } from '../../src/environments/sandbox/index.ts'
 import { load } from '../../src/environments/packages.ts'
 import { Workers } from '../../src/environments/sandbox/pool.ts'
 import fc from '../fast-check.ts'
+import { isWindows } from '../windows.ts'
 
 afterAll(closeSandbox)
 
@@ -198,7 +199,7 @@ test.each([
     'mathEqual',
   ],
 ])('an idle %s lets the process end', (_, path, expression, name) => {
-  const index = fileURLToPath(new URL(path, import.meta.url))
+  const index = new URL(path, import.meta.url).href
   const code = `import { ${name} } from ${JSON.stringify(index)}; console.log(${expression})`
   const { stdout, status } = spawnSync(process.execPath, ['--input-type=module', '-e', code], {
     encoding: 'utf8',
@@ -264,7 +265,12 @@ describe.each(['thread', 'child'] as const)('workers: a %s', (as) => {
   test('knows none of our environment; a child opens no file and starts nothing', async () => {
     const workers = start(methods, 'methods.mjs')
     const call = (method: string, arg?: unknown) => workers.call(method, [arg], { seconds: 20 })
-    expect(await call('secrets')).not.toContain('PATH')
+    vi.stubEnv('SOME_API_KEY', 'not for others')
+    onTestFinished(() => void vi.unstubAllEnvs())
+    const known = (await call('secrets')) as string[]
+    expect(known).not.toContain('SOME_API_KEY')
+    // Node gives each process of Windows these of its system.
+    if (!isWindows) expect(known).not.toContain('PATH')
     if (as === 'child') {
       await expect(call('read', '/etc/passwd')).rejects.toThrow('restricted')
       await expect(call('read', join(tmpdir(), '..', 'etc', 'hosts'))).rejects.toThrow('restricted')

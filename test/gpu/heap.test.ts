@@ -1,8 +1,7 @@
 import { spawnSync } from 'node:child_process'
-import { fileURLToPath } from 'node:url'
 import { expect, test } from 'vitest'
 
-const module = fileURLToPath(new URL('../../src/gpu/heap.ts', import.meta.url))
+const module = new URL('../../src/gpu/heap.ts', import.meta.url).href
 
 /** Bytes of the space for young objects after many of them, each alive for a while. */
 function youngBytes(keeps: boolean, ...flags: string[]): number {

@@ -13,6 +13,7 @@ import {
   vectorRegisters,
   widenVectors,
 } from '../../src/gpu/vector-width.ts'
+import { isWindows } from '../windows.ts'
 
 const avx512 = 'avx2 avx512f avx512dq avx512cd avx512bw avx512vl'
 const cpuinfo = (vendor: string, family: number, flags: string): string =>
@@ -90,7 +91,7 @@ test('what the user has set stays, and a machine with a GPU is left alone', () =
   for (const file of ['/dev/dri', '/dev/nvidiactl', '/dev/dxg']) expect(widthOf(zen5, { files: [file] })).toBeUndefined()
 })
 
-test('a process has the width of the first device that it opens', () => {
+test.skipIf(isWindows)('a process has the width of the first device that it opens', () => {
   const child = fileURLToPath(new URL('fixtures/two-devices.ts', import.meta.url))
   const { LP_NATIVE_VECTOR_WIDTH: _, ...env } = process.env
   const lanesOf = (first: string, second: string): number[] => {

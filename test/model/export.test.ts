@@ -192,7 +192,7 @@ describe('the verb merge', () => {
 
 test('a closed file can be removed and a reader leaves no handle behind', async () => {
   // Run apart: the process must end by itself once the model is closed.
-  const script = `const { openModel } = await import(${JSON.stringify(join(import.meta.dirname, '../../src/model/open.ts'))})
+  const script = `const { openModel } = await import(${JSON.stringify(new URL('../../src/model/open.ts', import.meta.url).href)})
     const m = await openModel(${JSON.stringify(model('llama'))}); await m.tensors.read('model.norm.weight'); m.close(); console.log('done')`
   const { stdout } = await promisify(execFile)(process.execPath, ['--input-type=module', '-e', script], { timeout: 60_000 })
   expect(stdout).toBe('done\n')

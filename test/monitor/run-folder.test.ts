@@ -2,7 +2,7 @@ import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { appendFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, utimesSync, writeFileSync } from 'node:fs'
 import { hostname } from 'node:os'
-import { join } from 'node:path'
+import { join, sep } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { expect, onTestFinished, test } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
@@ -12,6 +12,7 @@ import { defaultRunName, openRunFolder } from '../../src/monitor/run-folder.ts'
 import type { RunFolderOptions } from '../../src/monitor/run-folder.ts'
 import { TimelineWriter } from '../../src/monitor/timeline-writer.ts'
 import { rollout, scored, temporaryFolder } from './helpers.ts'
+import { behind } from '../windows.ts'
 
 function open(outputDir: string, over: Partial<RunFolderOptions> = {}) {
   const folder = openRunFolder({ outputDir, runName: 'first', configText: 'model = "m"\n', ...over })
@@ -24,7 +25,10 @@ function errorOf(action: () => unknown, base: string): string {
     action()
   } catch (error) {
     expect(error).toBeInstanceOf(UserError)
-    return (error as Error).message.replaceAll(base, 'outputs')
+    return (error as Error).message
+      .replaceAll(base, 'outputs')
+      .replaceAll(`outputs${sep}`, 'outputs/')
+      .replaceAll(`first${sep}`, 'first/')
   }
   throw new Error('nothing was thrown')
 }
@@ -35,7 +39,7 @@ test('a new run: config, log, link to the log, lock; all there', () => {
   expect(readFileSync(join(base, 'first', 'config.toml'), 'utf8')).toBe('model = "m"\n')
   expect(folder.attempt).toBe(1)
   writeFileSync(folder.logPath, 'words\n')
-  expect(readFileSync(join(base, 'first', 'logs', 'latest'), 'utf8')).toBe('words\n')
+  expect(readFileSync(behind(join(base, 'first', 'logs', 'latest')), 'utf8')).toBe('words\n')
   expect(readdirSync(join(base, 'first')).toSorted()).toEqual(['checkpoints', 'config.toml', 'logs', 'rollouts', 'run.lock'])
   folder.close()
   expect(existsSync(join(base, 'first', 'run.lock'))).toBe(false)

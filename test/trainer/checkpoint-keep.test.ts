@@ -1,10 +1,11 @@
 /** Which checkpoints stay, and what is the best. */
-import { mkdirSync, mkdtempSync, readdirSync, readlinkSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { tidyCheckpoints } from '../../src/trainer/checkpoint.ts'
 import { bestAfter, clearLeftovers, pointAtBest, stepsToDelete, type Best } from '../../src/trainer/checkpoint-keep.ts'
+import { pointed } from '../windows.ts'
 
 const key = 'eval/even/avg@1'
 
@@ -52,11 +53,11 @@ test('the pointer follows the best, and goes where there is none; leftovers of a
     ])
       mkdirSync(join(root, name))
     writeFileSync(join(root, 'best.77.tmp'), '')
-    const pointed = () => readlinkSync(join(root, 'best'))
+    const best = () => pointed(join(root, 'best'))
     pointAtBest(root, { metric: key, value: 1, step: 2 })
-    expect(pointed()).toBe('step_2')
+    expect(best()).toBe('step_2')
     pointAtBest(root, { metric: key, value: 2, step: 4 })
-    expect(pointed()).toBe('step_4')
+    expect(best()).toBe('step_4')
     clearLeftovers(root)
     // The new step 5 had not taken the name yet.
     expect(readdirSync(root).toSorted()).toEqual(['best', 'step_1.superseded', 'step_2', 'step_4', 'step_5'])

@@ -45,7 +45,7 @@ function example(page: string, kind: string, word: string, around = `${root}/con
   const bodies = [...readFileSync(join(root, page), 'utf8').matchAll(/^```ts (\w+)\n([\s\S]*?)^```$/gm)]
   const [, , body] = bodies.find(([, of, text]) => of === kind && text.includes(word))!
   const path = join(folder, `${word} around ${basename(around)}`)
-  writeFileSync(path, body.replaceAll("'./configs/losses/ppo-clip.ts'", `'${around}'`))
+  writeFileSync(path, body.replaceAll("'./configs/losses/ppo-clip.ts'", `'${around.replaceAll('\\', '/')}'`))
   return path
 }
 

@@ -113,7 +113,7 @@ test('several runs: a line each, where they ended, where their configs differ; a
   for (const text of [
     '<h2>Runs</h2>',
     '<td>slow</td><td>24</td>',
-    'other/fast</th>',
+    `${join('other', 'fast')}</th>`,
     '<td>trainer.args.learning_rate</td><td>0.01</td>',
     'decode.json',
   ])

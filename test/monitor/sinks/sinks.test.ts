@@ -146,7 +146,7 @@ test('a sink that is away is said once, stops nothing, and has every row in the 
   append(rows([4]))
   const late = followRun(['wandb'], run(), { warn: (line) => said.push(line), everyMs: 5 })
   expect(await late.close()).toEqual(['wandb'])
-  expect(said.at(-2)).toMatch(/\(http:\/\/127\.0\.0\.1:\d+ cannot be reached: (ECONNREFUSED|UND_ERR_SOCKET)\)/)
+  expect(said.at(-2)).toMatch(/\(http:\/\/127\.0\.0\.1:\d+ cannot be reached: (ECONNREFUSED|ECONNRESET|UND_ERR_SOCKET)\)/)
   expect(said.at(-1)).toContain('1 rows of metrics.jsonl were not sent')
 })
 

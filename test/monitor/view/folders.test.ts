@@ -2,7 +2,7 @@
 import { once } from 'node:events'
 import { spawn } from 'node:child_process'
 import { createWriteStream, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
-import { basename } from 'node:path'
+import { basename, sep } from 'node:path'
 import { hostname } from 'node:os'
 import { describe, expect, test } from 'vitest'
 import { Random } from '../../../src/common/random.ts'
@@ -55,7 +55,7 @@ describe('runs', () => {
     const server = await outputs.serve()
     const [run, ...others] = await server.json<RunSummary[]>('/api/runs')
     expect(others).toEqual([])
-    expect(outputs.path.endsWith(`/${run.id}`)).toBe(true)
+    expect(outputs.path.endsWith(`${sep}${run.id}`)).toBe(true)
     expect((await server.json<RunDetails>(`/api/runs/${run.id}`)).summary).toEqual(run)
   })
 
@@ -436,7 +436,7 @@ test('kernels come from a bench report where there is no trace, and a command wh
   expect(none).toMatchObject({
     source: null,
     rows: [],
-    command: expect.stringMatching(/^node train\.js @ .*config\.toml .* --trace$/),
+    command: expect.stringMatching(/^node train\.js (?:@|"@") .*config\.toml"? .* --trace$/),
   })
   const rows = [{ name: 'matmul', shape: '8 x 8', ms: 1, gflops: 2, gbs: 3 }, { name: 'copy', shape: '64', ms: 3, gflops: 0, gbs: 9 }, { group: 'step', seconds: 1 }] // prettier-ignore
   outputs.write('a/bench.json', JSON.stringify({ bench: 'dawn-rl', rows }))

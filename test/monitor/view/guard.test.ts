@@ -5,6 +5,7 @@ import { describe, expect, test } from 'vitest'
 import { startView } from '../../../src/monitor/view/server.ts'
 import { temporaryFolder } from '../helpers.ts'
 import { Outputs } from './helpers.ts'
+import { canLink } from '../../windows.ts'
 
 async function viewer() {
   const outputs = new Outputs()
@@ -102,15 +103,19 @@ test('no path leaves the folder', async () => {
   const outside = temporaryFolder()
   for (const name of ['config.toml', 'metrics.jsonl', 'secret']) writeFileSync(join(outside, name), '{"step":1,"secret":1}\n')
   const { outputs, viewer: server } = await viewer()
-  symlinkSync(outside, outputs.file('linked'))
+  const link = (to: string, at: string) => canLink && symlinkSync(to, at)
+  link(outside, outputs.file('linked'))
   outputs.run('b')
-  symlinkSync(join(outside, 'secret'), outputs.file('b', 'report.html'))
-  symlinkSync(join(outside, 'metrics.jsonl'), outputs.file('b', 'rollouts', 'step_1.jsonl'))
+  link(join(outside, 'secret'), outputs.file('b', 'report.html'))
+  link(join(outside, 'metrics.jsonl'), outputs.file('b', 'rollouts', 'step_1.jsonl'))
   expect((await server.json<{ id: string }[]>('/api/runs')).map((run) => run.id).toSorted()).toEqual(['a', 'b'])
   const paths = [
     '/../secret', '/%2e%2e/secret', '/..%2fsecret', '/vendor/../../package.json', '/vendor/%2e%2e%2fpackage.json', '/api/runs/..', '/api/runs/..%2F..%2Fetc',
     '/api/runs/linked', '/api/runs/%2Fetc', '/api/runs/a%00', '/api/runs/a/rollouts/..%2f/0', '/report/..%2Fa', '/report/b', '/report/linked', '//etc/passwd',
     '/api/runs/a/../../../secret', '/api/runs/%', '/index.html%00.js', '/page/index.html', '/static.ts', '/types.ts',
+    // As Windows names files: with backslashes, drives, other machines, devices, streams, and with what it leaves out at the end of a name.
+    '/..%5csecret', '/vendor/..%5c..%5cpackage.json', '/api/runs/..%5ca', '/api/runs/b%5c..%5ca', '/report/..%5ca', '/C:/Windows/win.ini', '/api/runs/C:', '/api/runs/C:%5cWindows',
+    '/%5c%5chost%5cshare', '/api/runs/%5c%5c%3f%5cC:', '/api/runs/NUL', '/report/a:stream', '/api/runs/a::$INDEX_ALLOCATION', '/app.js::$DATA', '/APP.JS', '/app.js.', '/app.js%20', '/api/runs/A',
   ] // prettier-ignore
   for (const path of paths) {
     const { status, text } = await server.ask(path)
@@ -124,8 +129,8 @@ test('no path leaves the folder', async () => {
     join('a', 'rollouts', 'step_1.jsonl'),
     '{"step":1,"split":"train","env":"x","group":"1","reward":1,"prompt":[],"completion":[]}\n',
   )
-  symlinkSync(outputs.file('a', 'rollouts'), outputs.file('d', 'rollouts'))
-  symlinkSync(outside, outputs.file('d', 'logs'))
+  link(outputs.file('a', 'rollouts'), outputs.file('d', 'rollouts'))
+  link(outside, outputs.file('d', 'logs'))
   writeFileSync(join(outside, 'timeline.jsonl'), '{"secret":1}\n')
   expect((await server.json<{ total: number }>('/api/runs/a/rollouts')).total).toBeGreaterThan(0)
   expect(await server.json('/api/runs/d')).toMatchObject({ summary: { has: { rollouts: false, timeline: false } } })

@@ -39,7 +39,9 @@ export async function askAll(url: string, exchanges: readonly Exchange[], folder
 
 async function ask(url: string, { method, path, body, type = 'application/json' }: Exchange, folders: Folders): Promise<Answer> {
   const text = body === undefined || typeof body === 'string' ? body : JSON.stringify(body)
-  const sent = text?.replaceAll('{adapters}', folders.adapters).replaceAll('{weights}', folders.weights)
+  // Inside of a JSON string.
+  const escaped = (folder: string) => JSON.stringify(folder).slice(1, -1)
+  const sent = text?.replaceAll('{adapters}', escaped(folders.adapters)).replaceAll('{weights}', escaped(folders.weights))
   const response = await fetch(url + path, {
     method: method ?? (sent === undefined ? 'GET' : 'POST'),
     ...(sent === undefined ? {} : { body: sent, headers: { 'content-type': type } }),
