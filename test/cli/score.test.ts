@@ -16,6 +16,15 @@ function score(words: string[]) {
   const result = spawnSync(process.execPath, [cli, 'score', ...words], { encoding: 'utf8' })
   return { code: result.status, out: result.stdout, err: result.stderr }
 }
+/** Closes the file: Windows replaces none that is open. */
+async function logprobsOf(path: string): Promise<Float32Array> {
+  const file = await openSafetensors(path)
+  try {
+    return await floats(file, 'logprobs')
+  } finally {
+    file.close()
+  }
+}
 const golden = `${fixtures}golden/qwen2`
 const of = (dir: string) => ['--model', `${dir}/model`, '--batch', `${dir}/batch.json`]
 
@@ -48,7 +57,7 @@ test('takes an adapter, shards and sequences of one token; the temperature is 1 
   const run = async (words: string[]) => {
     const out = join(folder, 'lora.safetensors')
     expect(score([...of(dir), '--adapter', `${dir}/adapter`, '--out', out, ...words]).code).toBe(0)
-    return await floats(await openSafetensors(out), 'logprobs')
+    return await logprobsOf(out)
   }
   expect(relativeError(await run(['--temperature', String(facts.temperature)]), expected)).toBeLessThanOrEqual(bars.logprobs)
   const plain = await run([])
@@ -63,7 +72,7 @@ test('--quantization q8_0 holds the layers in 8 bits', async () => {
   const run = async (words: string[]) => {
     const out = join(folder, 'blocks.safetensors')
     expect(score([...of(golden), '--out', out, ...words]).code).toBe(0)
-    return await floats(await openSafetensors(out), 'logprobs')
+    return await logprobsOf(out)
   }
   const error = relativeError(await run(['--quantization', 'q8_0']), await run([]))
   expect(error).toBeGreaterThan(1e-5)
