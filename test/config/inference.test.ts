@@ -8,7 +8,7 @@ import { loadConfig, parseConfig } from '../../src/config/load.ts'
 import { memoryOf } from '../../src/config/memory.ts'
 import { stringifyConfig } from '../../src/config/toml-write.ts'
 import { openModel } from '../../src/model/open.ts'
-import { asPosix } from '../windows.ts'
+import { asPosix, isWindows } from '../windows.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'dawn-inference-'))
 afterAll(() => rmSync(folder, { recursive: true }))
@@ -242,7 +242,10 @@ describe('what vLLM cannot do of a config', () => {
     const dir = asPosix(join(folder, 'm'))
     mkdirSync(dir)
     writeFileSync(join(dir, 'a.gguf'), '')
-    expect(mistakesOf(vllm('', '', dir))).toEqual([hint('m', 'm/a.gguf', 'm/a')])
+    // What is to be written into the config has backslashes that are escaped on Windows.
+    const [one] = mistakesOf(vllm('', '', dir))
+    if (isWindows) expect(one).toMatch(/ run `node cli\.js merge --model \S*m\/a\.gguf --out \S*m\/a`, /)
+    else expect(one).toBe(hint('m', 'm/a.gguf', 'm/a'))
     writeFileSync(join(dir, 'config.json'), '')
     expect(load(vllm('', '', dir)).notices).toEqual([])
   })
