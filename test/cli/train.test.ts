@@ -193,7 +193,7 @@ test('one step off-policy, two environments, a loss, an advantage and a filter o
   ])
   good(outcome)
   expect(outcome.stdout.match(/.* did not read it .*/g)).toEqual([
-    `warning: trainer.args.loss_args.clip_hihg: ${ppoClip} did not read it in a try on made-up numbers. If its name has a typo, the default is used.`,
+    `warning: trainer.args.loss_args.clip_hihg: ${asPosix(ppoClip)} did not read it in a try on made-up numbers. If its name has a typo, the default is used.`,
   ])
   const rows = runs.rows('mix', 'metrics.jsonl')
   expect(rows.map((row) => row.step)).toEqual([1, 2, 3])
