@@ -7,7 +7,7 @@
 #        bash scripts/wine.sh node_modules/vitest/vitest.mjs run --project all test/common
 #        bash scripts/wine.sh              sets it up, and prints what doctor says
 #        bash scripts/wine.sh --renew      fetches today's version
-# Exit code 4 where it cannot be set up. Wine has no symbolic links, no POSIX signals (nor has Windows), and no D3D12 that Dawn can open.
+# Exit code 4 where it cannot be set up; 134 now and then as Wine starts: try again. Wine has no symbolic links, no POSIX signals (nor has Windows), and no D3D12 that Dawn can open.
 set -euo pipefail
 me=wine
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

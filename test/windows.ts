@@ -2,7 +2,7 @@
 import { lstatSync, mkdtempSync, readFileSync, readlinkSync, rmSync, symlinkSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
-import { describe, test } from 'vitest'
+import { test } from 'vitest'
 
 export const isWindows = process.platform === 'win32'
 
@@ -45,7 +45,3 @@ type Body = () => void | Promise<void>
 /** A test of what Windows has not, which its title then says: `posixOnly('signals')('ends on SIGTERM', ...)`. */
 export const posixOnly = (what: string) => (title: string, body: Body) =>
   isWindows ? test.skip(`${title} (Windows has no ${what})`, body) : test(title, body)
-
-/** `posixOnly` for a whole group. */
-export const describePosix = (what: string) => (title: string, body: () => void) =>
-  isWindows ? describe.skip(`${title} (Windows has no ${what})`, body) : describe(title, body)
