@@ -22,7 +22,7 @@ export const envSchema = z.strictObject({
     .boolean()
     .optional()
     .describe(
-      'Whether this is an environment in Python, for verifiers 0.1.14 to 0.3.0. Default: true where no other environment has the id and Python knows it.',
+      'Whether this is an environment in Python, for verifiers 0.1.14 to 0.3.0, or a taskset, for 0.4.0. Default: true where no other environment has the id and Python knows it.',
     ),
   python_path: z
     .string()
@@ -33,6 +33,6 @@ export const envSchema = z.strictObject({
   extra_env_kwargs: freeTable()
     .optional()
     .describe(
-      'For a Python environment: attributes set on it once it is loaded, as { max_turns = 5 } or { timeout_seconds = 60 }.',
+      'For a Python environment: attributes set on it once it is loaded, as { max_turns = 5 } or { timeout_seconds = 60 }. For a taskset: keys of verifiers beside the taskset, as { agent = { max_turns = 5 } }.',
     ),
 })

@@ -317,7 +317,8 @@ export const foreignKeys: ForeignKey[] = [
     ratio: 'is named weight here.',
     'num_examples rollouts_per_example group_size interval':
       'is the same for all environments here: eval_examples, eval_rollouts_per_example, rollouts_per_example and eval_steps of [trainer.args].',
-    'taskset harness': 'belongs to the v1 environments of verifiers, which are not supported: an environment takes args.',
+    taskset: 'is written so for a taskset of verifiers: its id is the id here, its other keys are args.',
+    'agent harness': 'goes into extra_env_kwargs for a taskset of verifiers: extra_env_kwargs = { agent = { max_turns = 5 } }.',
   }),
 ]
 

@@ -24,7 +24,11 @@ export const root = fileURLToPath(new URL('../..', import.meta.url))
 export const fixtures = fileURLToPath(new URL('fixtures', import.meta.url))
 export const python = join(root, '.venv-verifiers', 'bin', 'python')
 export const withoutVerifiers = !existsSync(python)
+/** The Python of verifiers' tasksets. */
+export const tasksetsPython = join(root, '.venv-verifiers-v1', 'bin', 'python')
+export const withoutTasksets = !existsSync(tasksetsPython)
 if (withoutVerifiers) console.log('.venv-verifiers is missing: tests on it are skipped (scripts/setup-verifiers.sh makes it)')
+if (withoutTasksets) console.log('.venv-verifiers-v1 is missing: tests on it are skipped (scripts/setup-verifiers.sh v1)')
 
 export function newFolder(): string {
   const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-python-'))

@@ -6,6 +6,8 @@ The first line of standard input is the command, as JSON; standard input then st
 - describe {id, args, kwargs}: loads the environment and writes its description (one line) and its rows (one line each) to standard output.
 - serve {id, args, kwargs, address, workers}: verifiers' own environment server, until standard input closes.
 
+Of verifiers 0.4.0 and later, which has tasksets in place of load_environment, the last two are in bridge_v1.py.
+
 What the environment prints goes to standard error. A failure is one line {"failed": kind, "message": ...} and exit code 1.
 """
 
@@ -22,6 +24,8 @@ import time
 import traceback
 
 OLDEST, NEWEST = (0, 1, 14), (0, 3, 0)
+# From here on verifiers has tasksets only.
+TASKSETS = (0, 4, 0)
 # A rollout whose worker has died this often fails.
 MOST_DEATHS = 3
 # Frames of verifiers itself and of this file, which are left out of messages.
@@ -45,7 +49,8 @@ def find(wish):
         return False
 
 
-def check_version():
+def has_tasksets():
+    """Whether this Python's verifiers is one of tasksets. Raises Failed for one that is not supported."""
     try:
         import verifiers
     except ImportError as error:
@@ -57,8 +62,18 @@ def check_version():
         if not part[:1].isdigit() or len(numbers) == 3:
             break
         numbers.append(int(digits))
+    if tuple(numbers) >= TASKSETS:
+        return True
     if not OLDEST <= tuple(numbers) <= NEWEST:
         raise Failed("version", f"{sys.executable} has verifiers {text}")
+    return False
+
+
+def for_tasksets():
+    spec = importlib.util.spec_from_file_location("dawn_rl_v1", os.path.join(own, "bridge_v1.py"))
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def load(wish):
@@ -75,7 +90,7 @@ def load(wish):
     except Exception as error:
         raise Failed("load", f"importing it raised {told(error)}") from error
     if not hasattr(module, "load_environment"):
-        raise Failed("load", f"{getattr(module, '__file__', name)} has no load_environment, so it is no environment")
+        raise Failed("load", f"{getattr(module, '__file__', name)} has no load_environment, so it is no environment (a taskset needs verifiers 0.4.0)")
     try:
         env = vf.load_environment(wish["id"], **wish["args"])
         if wish["kwargs"]:
@@ -99,7 +114,9 @@ def place(error):
 
 
 def describe(wish, write):
-    check_version()
+    if has_tasksets():
+        for_tasksets().describe(wish, write)
+        return
     import msgpack
     from verifiers.utils.serve_utils import msgpack_encoder
 
@@ -219,7 +236,9 @@ def end_alone(stream):
 
 
 def serve(wish):
-    check_version()
+    if has_tasksets():
+        for_tasksets().serve(wish)
+        return
     give_up_after(MOST_DEATHS)
     import multiprocessing
 

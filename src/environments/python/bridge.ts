@@ -51,7 +51,7 @@ export function needPython(id: string, python: boolean | string | undefined, bas
   if (!missing) return found
   const what = typeof python === 'string' ? `there is no ${found}` : 'there is no .venv-verifiers'
   throw new UserError(
-    `environment ${id} is one of Python's, and ${what}. Run '${SETUP}', or set python_path to a Python that has verifiers (0.1.14 to 0.3.0).`,
+    `environment ${id} is one of Python's, and ${what}. Run '${SETUP}', or set python_path to a Python that has verifiers (0.1.14 to 0.3.0, or 0.4.0 for a taskset).`,
   )
 }
 
@@ -203,7 +203,7 @@ async function ask(
 function sentence(id: string, { failed, message }: { failed: string; message: string }): string {
   if (failed === 'missing') return `environment ${id}: ${message}. Run '${SETUP}', or set python_path to one that has it.`
   if (failed === 'version')
-    return `environment ${id}: ${message}, and environments that load_environment makes are in 0.1.14 to 0.3.0 only. Run '${SETUP}', which installs 0.3.0.`
+    return `environment ${id}: ${message}, and environments that load_environment makes are in 0.1.14 to 0.3.0 only. Run '${SETUP}', which installs 0.3.0, or '${SETUP} v1', which installs 0.4.0 for tasksets.`
   if (failed === 'unknown')
     return `environment ${id}: ${message}. Install its package (${SETUP} PACKAGE), or give a file: id = "./my_env.py".`
   return `environment ${id}: ${message}.`

@@ -113,6 +113,19 @@ export class Calls {
     return undefined
   }
 
+  /**
+   * The answers of a session that have these lengths, one for each. A taskset's trace names no answers; those that it did not take (a task had
+   * stopped it meanwhile) are left out. Undefined where one is not there.
+   */
+  taken(session: string, lengths: readonly [prompt: number, answer: number][]): ChatCompletion[] | undefined {
+    const left = (this.#sessions.get(session)?.calls ?? []).map(({ answered }) => answered.completion)
+    const found = lengths.flatMap(([prompt, answer]) => {
+      const index = left.findIndex(({ promptIds, ids }) => promptIds.length === prompt && ids.length === answer)
+      return index < 0 ? [] : left.splice(index, 1)
+    })
+    return found.length === lengths.length ? found : undefined
+  }
+
   /** New sessions are assigned to rollouts in turn; a repeated request opens as many sessions as the first did. */
   #sessionOf(name: string): Session {
     let session = this.#sessions.get(name)

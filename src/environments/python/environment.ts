@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os'
 import { basename, join, resolve } from 'node:path'
 import { randomUUID } from 'node:crypto'
 import { UserError } from '../../common/errors.ts'
-import type { SamplingParams, ToolDefinition } from '../../common/types.ts'
+import type { ChatCompletion, SamplingParams, ToolDefinition } from '../../common/types.ts'
 import { Rubric, type Scores, type Scorable } from '../rubric.ts'
 import { Trajectory } from '../turns.ts'
 import type { Environment, RolloutContext, RolloutDraft, Row } from '../types.ts'
@@ -67,7 +67,8 @@ export class PythonEnv implements Environment {
   readonly #options: PythonOptions
   readonly #groups = new Map<string, GroupRequest>()
   readonly #columns: string[]
-  #opened: Promise<{ host: EnvHost; endpoint: PolicyEndpoint }> | undefined
+  readonly #tasksets: boolean
+  #opened: Promise<Opened> | undefined
   #warn: ((message: string) => void) | undefined
   #closed = false
 
@@ -81,6 +82,7 @@ export class PythonEnv implements Environment {
     this.rubric = new PythonRubric(about.rewards)
     // verifiers lets a function's score overwrite an output field of the same name: for a function named "reward" the total is asked for again.
     this.#columns = ['trajectory', ...about.rewards.flatMap(([name]) => (name === 'reward' ? [name] : []))]
+    this.#tasksets = about.tasksets === true
     this.maxTurns = about.max_turns
     this.playsGroups = about.group
     this.tools = about.tools.map(toolOf)
@@ -94,19 +96,20 @@ export class PythonEnv implements Environment {
 
   /** The environment server, for tests and benchmarks that watch it. */
   async server(): Promise<EnvHost> {
-    return (await this.#start()).host
+    return (await this.#start()).hosts[0]
   }
 
   async close(): Promise<void> {
     this.#closed = true
     const opened = await this.#opened?.catch(() => undefined)
-    await opened?.host.close()
+    await Promise.all(opened?.hosts.map((host) => host.close()) ?? [])
     await opened?.endpoint.close()
   }
 
   async rollout(row: Row, ctx: RolloutContext): Promise<RolloutDraft> {
     ctx.step?.(null)
-    const { host, endpoint } = await this.#start()
+    const { hosts, endpoint } = await this.#start()
+    const host = hosts.reduce((least, next) => (next.waiting < least.waiting ? next : least))
     ctx.step?.('the environment')
     const { packed } = row as PythonRow
     if (!(packed instanceof Uint8Array)) throw new Error(`the row ${row.exampleId} does not come from the environment ${this.id}`)
@@ -192,30 +195,26 @@ export class PythonEnv implements Environment {
     }
   }
 
-  async #start(
-    logFile = join(tmpdir(), `dawn-rl-env-${plain(this.id)}-${process.pid}.log`),
-  ): Promise<{ host: EnvHost; endpoint: PolicyEndpoint }> {
+  async #start(logFile = join(tmpdir(), `dawn-rl-env-${plain(this.id)}-${process.pid}.log`)): Promise<Opened> {
     return await (this.#opened ??= this.#open(logFile))
   }
 
-  async #open(logFile: string): Promise<{ host: EnvHost; endpoint: PolicyEndpoint }> {
+  async #open(logFile: string): Promise<Opened> {
     if (this.#closed) throw new Error(`the environment ${this.id} is closed`)
     const endpoint = await PolicyEndpoint.open()
     const noProxy = [process.env.NO_PROXY ?? process.env.no_proxy, '127.0.0.1'].filter(Boolean).join(',')
-    try {
-      const host = await EnvHost.open({
-        ...this.#wish,
-        workers: this.#options.workers ?? 1,
-        stuckSeconds: this.#options.stuckSeconds,
-        logFile,
-        warn: this.#warn,
-        env: { [KEY_VARIABLE]: endpoint.key, NO_PROXY: noProxy, no_proxy: noProxy },
-      })
-      return { host, endpoint }
-    } catch (error) {
-      await endpoint.close()
-      throw error
-    }
+    const { workers = 1, stuckSeconds } = this.#options
+    const env = { [KEY_VARIABLE]: endpoint.key, NO_PROXY: noProxy, no_proxy: noProxy }
+    const options = { ...this.#wish, stuckSeconds, logFile, warn: this.#warn, env }
+    // verifiers' server starts its workers itself; a server of tasksets is one process.
+    const servers = this.#tasksets ? Array.from({ length: workers }, () => 1) : [workers]
+    const opened = await Promise.allSettled(servers.map((own) => EnvHost.open({ ...options, workers: own })))
+    const hosts = opened.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []))
+    const failed = opened.find((one) => one.status === 'rejected')
+    if (!failed) return { hosts, endpoint }
+    await Promise.all(hosts.map((host) => host.close()))
+    await endpoint.close()
+    throw failed.reason
   }
 }
 
@@ -224,6 +223,12 @@ const numbered = (rows: PythonRow[]): PythonRow[] =>
   new Set(rows.map((row) => row.exampleId)).size === rows.length ? rows : rows.map((row, exampleId) => ({ ...row, exampleId }))
 
 const plain = (name: string) => name.replaceAll(/[^\w.-]/gu, '_')
+
+/** What plays its rollouts, and the policy that it asks. */
+interface Opened {
+  hosts: EnvHost[]
+  endpoint: PolicyEndpoint
+}
 
 /** The rollouts of one task, played and scored by one request. */
 interface GroupRequest {
@@ -289,16 +294,7 @@ function draftOf(output: Output, calls: Calls, index: number): RolloutDraft {
     throw new Error(failure ?? `the environment ended with ${error.error_chain_repr ?? `${error.error}: ${error.message}`}`)
   }
   const trajectory = new Trajectory()
-  for (const { response, tokens } of output.trajectory!) {
-    // Answers of other models in an environment are not trained on.
-    const found = calls.find(response?.id ?? '')
-    if (!found) continue
-    const { completion } = found.answered
-    const told = tokens?.completion_ids ?? []
-    if (told.length > completion.ids.length || told.some((id, i) => id !== completion.ids[i]))
-      throw new Error('the tokens of its trajectory are not those that were sampled')
-    trajectory.add(completion)
-  }
+  for (const completion of answersOf(output, calls)) trajectory.add(completion)
   if (trajectory.turns.length === 0) throw new Error('its trajectory has no answer of the policy')
   return {
     completion: messagesOf(output.completion ?? [], 'its completion'),
@@ -309,6 +305,24 @@ function draftOf(output: Output, calls: Calls, index: number): RolloutDraft {
     stopCondition: output.stop_condition ?? 'completed',
     state: { output },
   }
+}
+
+/** The policy's answers in a rollout's trajectory; those of other models in an environment are not trained on. */
+function answersOf({ session, trajectory }: Output, calls: Calls): ChatCompletion[] {
+  const others = new Error('the tokens of its trajectory are not those that were sampled')
+  if (session !== undefined) {
+    const taken = calls.taken(session, trajectory!.map(({ lengths }) => lengths!)) // prettier-ignore
+    if (!taken) throw others
+    return taken
+  }
+  return trajectory!.flatMap(({ response, tokens }) => {
+    const found = calls.find(response?.id ?? '')
+    if (!found) return []
+    const { completion } = found.answered
+    const told = tokens?.completion_ids ?? []
+    if (told.length > completion.ids.length || told.some((id, i) => id !== completion.ids[i])) throw others
+    return [completion]
+  })
 }
 
 /** The scores that Python gave. */

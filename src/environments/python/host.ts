@@ -28,6 +28,8 @@ export interface HostOptions extends PythonWish {
 
 interface Pending {
   payload: Uint8Array
+  /** How often the server has died since it was asked. */
+  deaths: number
   resolve: (reply: Reply) => void
   reject: (error: Error) => void
 }
@@ -94,6 +96,11 @@ export class EnvHost {
     return this.#child?.pid
   }
 
+  /** Requests that are not answered yet. */
+  get waiting(): number {
+    return this.#pending.size
+  }
+
   get restarts(): number {
     return Math.max(0, this.#lives - 1)
   }
@@ -114,7 +121,7 @@ export class EnvHost {
     }
     if (signal?.aborted) throw new Error('the rollout was cancelled')
     signal?.addEventListener('abort', cancel, { once: true })
-    this.#pending.set(id, { payload, resolve, reject })
+    this.#pending.set(id, { payload, deaths: 0, resolve, reject })
     if (this.#ready) this.#wire!.send(id, payload)
     try {
       return await promise
@@ -249,6 +256,11 @@ export class EnvHost {
     if (++this.#deaths > MOST_DEATHS) {
       this.#fail(error)
       return
+    }
+    for (const [id, pending] of this.#pending) {
+      if (++pending.deaths < MOST_DEATHS) continue
+      this.#pending.delete(id)
+      pending.reject(new Error(`the environment server ended ${MOST_DEATHS} times while this was played`))
     }
     this.#options.warn?.(`${error.message} It is started again, and plays anew what it had not answered.`)
     try {

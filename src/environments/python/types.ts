@@ -9,6 +9,8 @@ export interface PythonRow extends Row {
 
 /** The description of a Python environment (`describe` in bridge.py). */
 export interface Description {
+  /** Whether it is a taskset, of verifiers 0.4.0 or later. */
+  tasksets?: boolean
   /** Whether its rubric compares the rollouts of a task, which must then be played by one request. */
   group: boolean
   max_turns: number
@@ -41,12 +43,16 @@ export interface Output {
   stop_condition?: string | null
   metrics?: Record<string, unknown> | null
   trajectory?: OutputStep[] | null
+  /** Of a taskset: the session in which the answers of its trajectory were asked for. */
+  session?: string
 }
 
 /** One call of a model. */
 interface OutputStep {
   response?: { id?: string } | null
   tokens?: { completion_ids?: number[] } | null
+  /** Of a taskset: how many tokens the call's prompt and answer have. */
+  lengths?: [prompt: number, answer: number]
 }
 
 /** A message of OpenAI's or of verifiers', whose calls of tools may be objects or JSON. */
