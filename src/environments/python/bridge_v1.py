@@ -252,12 +252,21 @@ async def run(wish):
 
     try:
         async with env.serving():
-            while True:
-                client, name, payload = await socket.recv_multipart()
-                if payload:
-                    running[name] = asyncio.create_task(serve_one(client, name, payload))
-                elif name in running:
-                    running[name].cancel()
+            try:
+                while True:
+                    client, name, payload = await socket.recv_multipart()
+                    if payload:
+                        running[name] = asyncio.create_task(serve_one(client, name, payload))
+                        # It begins at once: cancelled before that it would not answer.
+                        await asyncio.sleep(0)
+                    elif name in running:
+                        running[name].cancel()
+            finally:
+                # So that they end what they have begun: servers of tools, folders.
+                ending = list(running.values())
+                for task in ending:
+                    task.cancel()
+                await asyncio.gather(*ending, return_exceptions=True)
     finally:
         context.destroy(linger=0)
 
