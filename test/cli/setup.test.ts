@@ -265,14 +265,22 @@ describe.skipIf(isWindows)('setup.sh', () => {
 })
 
 describe.skipIf(isWindows)('setup-verifiers.sh', () => {
-  it("adds packages by a path that starts from the user's folder", () => {
-    const wanted = /^wanted='(.+)'$/m.exec(readFileSync(join(root, 'scripts/setup-verifiers.sh'), 'utf8'))![1]
-    const made = scriptsAlone({ '.venv-verifiers/ready': wanted, '.venv-verifiers/bin/uv': '#!/bin/sh\necho "$PWD: $*"\n' })
-    bash(['-c', `chmod +x '${made}/.venv-verifiers/bin/uv'`])
+  const versions = [
+    ...readFileSync(join(root, 'scripts/setup-verifiers.sh'), 'utf8').matchAll(/wanted='(.+?)' venv=\$root\/(\S+)/g),
+  ]
+
+  it.each([
+    { word: 'v1', venv: '.venv-verifiers-v1' },
+    { word: '', venv: '.venv-verifiers' },
+  ])("adds packages to $venv by a path that starts from the user's folder", ({ word, venv }) => {
+    const [, wanted] = versions.find(([, , folder]) => folder === venv)!
+    const made = scriptsAlone({ [`${venv}/ready`]: wanted, [`${venv}/bin/uv`]: '#!/bin/sh\necho "$PWD: $*"\n' })
+    bash(['-c', `chmod +x '${made}/${venv}/bin/uv'`])
     const users = realpathSync(folder())
-    const { code, out } = bash(['-c', `cd '${users}' && bash '${made}/scripts/setup-verifiers.sh' ./my-env-package`])
+    const { code, out } = bash(['-c', `cd '${users}' && bash '${made}/scripts/setup-verifiers.sh' ${word} ./my-env-package`])
     expect(code).toBe(0)
     expect(out).toContain(`${users}: pip install ${wanted} ./my-env-package `)
+    expect(out).toContain(` are in ${venv}, with ./my-env-package: `)
   })
 })
 
