@@ -1,7 +1,7 @@
 # Packages of Debian's unstable release in a folder, where they change nothing of the system. Sourced by newer-mesa.sh and wine.sh.
 
 # unpack_sid HOME TAKES UNPACKING INSTEAD PACKAGE...: the packages, and all that they depend on by Debian's lists, unpacked into HOME/root; a HOME that is there is replaced
-# by the new one once that is whole. Where the caller has a function trim_root, that takes out what is not needed. TAKES and UNPACKING: megabytes on disk, in the end and meanwhile;
+# by the new one once that is whole. Drivers of GPUs and documentation are left out. TAKES and UNPACKING: megabytes on disk, in the end and meanwhile;
 # INSTEAD: what else does, for a system without Debian's tools. Exit code 4 where it cannot be had.
 unpack_sid() {
   local home=$1 takes=$2 unpacking=$3 instead=$4 keys=/usr/share/keyrings/debian-archive-keyring.gpg words mirror free deb
@@ -26,7 +26,7 @@ unpack_sid() {
   "${apt[@]}" update || { warn 'apt-get update failed; its words are above'; exit 4; }
   "${apt[@]}" -y --download-only install "$@" >/dev/null || { warn 'apt-get could not fetch the packages; its words are above'; exit 4; }
   for deb in "$work"/debs/*.deb; do dpkg-deb -x "$deb" "$work/root"; done
-  if declare -f trim_root >/dev/null; then trim_root "$work/root"; fi
+  find "$work/root" \( -name 'libvulkan_*' ! -name 'libvulkan_lvp.so' -o -name 'libVkLayer_*' -o -path '*/share/doc/*' -o -path '*/share/locale/*' \) ! -type d -delete
   rm -rf "$work/debs" "$work/lists" "$work/none" "$home"
   mv "$work" "$home"
   trap - EXIT

