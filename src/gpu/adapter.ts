@@ -127,9 +127,10 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
   const name = options.adapter ?? process.env.DAWN_RL_ADAPTER
   const flags = dawnFlags(checks)
   if (name) flags.push(`adapter=${name}`)
-  const found = await findAdapters((more) => createInstance([...flags, ...more], options), isSoftware)
-  if (found.length === 0) throw new UserError(noAdapter(name))
-  const { gpu, adapter, device } = await openFirst(found)
+  const found = findAdapters((more) => createInstance([...flags, ...more], options), isSoftware)
+  const opened = await openFirst(found)
+  if (!opened) throw new UserError(noAdapter(name))
+  const { gpu, adapter, device } = opened
   // An adapter can open only one device.
   const another = async (): Promise<GPUDevice> => open((await findAdapter(gpu))!, 'dawn-rl, beside')
   const features = new Set<string>(adapter.features)
@@ -162,17 +163,18 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
   return { gpu, device, facts, checks, another }
 }
 
-/** Opens the first of the adapters that can be opened. @throws what the first one says where none can */
-async function openFirst(found: readonly Found[]): Promise<Found & { device: GPUDevice }> {
+/** Opens the first of the adapters that can be opened; undefined where there are none. @throws what the first one says where none can */
+async function openFirst(found: AsyncIterable<Found>): Promise<(Found & { device: GPUDevice }) | undefined> {
   let failed: unknown
-  for (const one of found) {
+  for await (const one of found) {
     try {
       return { ...one, device: await open(one.adapter, 'dawn-rl') }
     } catch (error) {
       failed ??= error
     }
   }
-  throw failed
+  if (failed) throw failed
+  return undefined
 }
 
 function open(adapter: GPUAdapter, label: string): Promise<GPUDevice> {

@@ -1,6 +1,6 @@
 /**
  * Which of Dawn's backends (Vulkan, D3D12, Metal) adapters are looked for in. A system has one, but for Windows. There Dawn takes D3D12 by itself, and Vulkan is
- * asked first: it alone has matrix units, f16 on NVIDIA, and multiply-adds that round once. `DAWN_RL_BACKEND` names another.
+ * asked first: the kernels were tested and measured on it, matrix units and multiply-adds that round once included. `DAWN_RL_BACKEND` names another.
  */
 import { UserError } from '../common/errors.ts'
 
@@ -31,26 +31,33 @@ export interface Found {
 }
 
 /**
- * The adapters that a run may take, the best first: real GPUs before software ones, and each kind by its backend.
+ * The adapters that a run may take, the best first: real GPUs before software ones, and each kind by its backend. A backend is not loaded before it is needed.
  * @param create makes Dawn's instance with these switches more
  * @param isSoftware whether a CPU plays the GPU
  */
-export async function findAdapters(
+export async function* findAdapters(
   create: (flags: string[]) => GPU,
   isSoftware: (info: GPUAdapterInfo) => boolean,
-  platform: NodeJS.Platform = process.platform,
-): Promise<Found[]> {
-  const found: Found[] = []
-  for (const backend of backendsOf(platform)) {
-    try {
-      const gpu = create(backendFlags(backend))
-      const adapter = await findAdapter(gpu)
-      if (adapter) found.push({ gpu, adapter })
-    } catch {
-      // Where no adapter has the name that is asked for, or the system has no such backend, Dawn throws an error that lists what there is.
-    }
+  backends = backendsOf(),
+): AsyncGenerator<Found> {
+  const software: Found[] = []
+  for (const backend of backends) {
+    const found = await findIn(create, backend)
+    if (found && isSoftware(found.adapter.info)) software.push(found)
+    else if (found) yield found
   }
-  return found.toSorted((a, b) => Number(isSoftware(a.adapter.info)) - Number(isSoftware(b.adapter.info)))
+  yield* software
+}
+
+/** A backend's adapter. Where none has the name that is asked for, or the system has no such backend, Dawn throws an error that lists what there is. */
+async function findIn(create: (flags: string[]) => GPU, backend: string | undefined): Promise<Found | undefined> {
+  try {
+    const gpu = create(backendFlags(backend))
+    const adapter = await findAdapter(gpu)
+    return adapter ? { gpu, adapter } : undefined
+  } catch {
+    return undefined
+  }
 }
 
 /** An instance's adapter, rather a real GPU's. Dawn lists adapters in the driver's order, so it is asked with both power preferences. */
