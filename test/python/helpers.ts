@@ -1,5 +1,5 @@
 /** What the tests of the bridge to Python share: whether it can be tested here, its environments, and a policy that says what it is told. */
-import { execFileSync } from 'node:child_process'
+import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
 import { existsSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -34,6 +34,23 @@ export function newFolder(): string {
   const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-python-'))
   afterAll(() => rmSync(dir, { recursive: true, force: true }))
   return dir
+}
+
+/** Starts train.js or cli.js in a folder; what it has said is told as it comes. */
+export function startCommand(
+  script: string,
+  words: string[],
+  cwd: string,
+  onText: (text: string) => void = () => {},
+): { child: ChildProcess; ended: Promise<string> } {
+  const env = { ...process.env, NO_COLOR: '1' }
+  const child = spawn(process.execPath, [join(root, script), ...words], { cwd, env, stdio: ['ignore', 'pipe', 'pipe'] })
+  let text = ''
+  const onData = (piece: Buffer) => onText((text += piece.toString()))
+  child.stdout.on('data', onData)
+  child.stderr.on('data', onData)
+  const ended = new Promise<string>((resolve) => child.on('close', (code) => resolve(`${text}\nexit code ${code}`)))
+  return { child, ended }
 }
 
 /** An environment of bridge_tasks.py, closed when the test file is done. */

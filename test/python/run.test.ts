@@ -1,10 +1,9 @@
 /** Whole commands on environments in Python: training with a sampler over vLLM's protocol, `eval`, `env check`. */
-import { spawn, type ChildProcess } from 'node:child_process'
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { checkEnvironment } from '../../src/cli/env-check.ts'
-import { fixtures, newFolder, root, withoutVerifiers } from './helpers.ts'
+import { fixtures, newFolder, root, startCommand, withoutVerifiers } from './helpers.ts'
 
 const model = join(root, 'models', 'tiny')
 const tasks = join(fixtures, 'bridge_tasks.py')
@@ -38,20 +37,7 @@ eval_steps = 2
 save_steps = 0
 `
 
-/** Starts a command of ours; what it has said is told as it comes. */
-function command(words: string[], onText: (text: string) => void = () => {}): { child: ChildProcess; ended: Promise<string> } {
-  const child = spawn(process.execPath, [join(root, 'cli.js'), ...words], {
-    cwd: folder,
-    env: { ...process.env, NO_COLOR: '1' },
-    stdio: ['ignore', 'pipe', 'pipe'],
-  })
-  let text = ''
-  const onData = (piece: Buffer) => onText((text += piece.toString()))
-  child.stdout.on('data', onData)
-  child.stderr.on('data', onData)
-  const ended = new Promise<string>((resolve) => child.on('close', (code) => resolve(`${text}\nexit code ${code}`)))
-  return { child, ended }
-}
+const command = (words: string[], onText?: (text: string) => void) => startCommand('cli.js', words, folder, onText)
 
 /** A run of two steps whose sampler is the server at `url`, then an evaluation of what it serves. */
 async function trainAndEvaluate(url: string): Promise<void> {

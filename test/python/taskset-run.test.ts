@@ -1,11 +1,10 @@
 /** Tasksets of verifiers with tools, without an end, and those that cannot be had; and whole commands on one: `train` and `eval`. */
-import { spawn } from 'node:child_process'
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { loadEnvironment } from '../../src/environments/index.ts'
 import type { PythonOptions } from '../../src/environments/python/environment.ts'
-import { fixtures, newFolder, opened, root, tasksetsPython, withoutTasksets, withoutVerifiers } from './helpers.ts'
+import { fixtures, newFolder, opened, root, startCommand, tasksetsPython, withoutTasksets, withoutVerifiers } from './helpers.ts'
 import { inTurn, openLetters, options, play } from './tasksets.ts'
 
 test.skipIf(withoutTasksets)(
@@ -82,20 +81,12 @@ learning_rate = 1e-2
 save_steps = 0
 `
 
-async function command(script: string, words: string[]): Promise<string> {
-  const env = { ...process.env, NO_COLOR: '1' }
-  const child = spawn(process.execPath, [join(root, script), ...words], { cwd: folder, env, stdio: ['ignore', 'pipe', 'pipe'] })
-  let text = ''
-  for (const stream of [child.stdout, child.stderr]) stream.on('data', (piece: Buffer) => (text += piece.toString()))
-  return await new Promise((resolve) => child.on('close', (code) => resolve(`${text}\nexit code ${code}`)))
-}
-
 const linesOf = (file: string) =>
   readFileSync(file, 'utf8').trimEnd().split('\n').map((line) => JSON.parse(line) as Record<string, unknown>) // prettier-ignore
 
 test.skipIf(withoutTasksets)('a taskset is trained on for three steps by train.js, and evaluated', async () => {
   writeFileSync(join(folder, 'run.toml'), config)
-  const said = await command('train.js', ['@', 'run.toml'])
+  const said = await startCommand('train.js', ['@', 'run.toml'], folder).ended
   expect(said).toContain('exit code 0')
   const steps = linesOf(join(folder, 'run', 'metrics.jsonl')).filter(({ step }) => (step as number) > 0)
   expect(steps.map(({ step }) => step)).toEqual([1, 2, 3])
@@ -119,7 +110,7 @@ test.skipIf(withoutTasksets)('a taskset is trained on for three steps by train.j
     '-o',
     'evals',
   ]
-  const evaluated = await command('cli.js', ['eval', join(fixtures, 'taskset_tasks.py'), ...words])
+  const evaluated = await startCommand('cli.js', ['eval', join(fixtures, 'taskset_tasks.py'), ...words], folder).ended
   expect(evaluated).toContain('exit code 0')
   const [results] = readdirSync(join(folder, 'evals'), { recursive: true, encoding: 'utf8' }).filter((name) => name.endsWith('results.jsonl')) // prettier-ignore
   const answers = linesOf(join(folder, 'evals', results))
