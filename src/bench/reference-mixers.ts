@@ -23,7 +23,7 @@ export async function mixed(layer: ReferenceLayer, x: Float64Array[]): Promise<F
 }
 
 async function attention({ config, index, linear, norm }: ReferenceLayer, x: Float64Array[]): Promise<Float64Array[]> {
-  const { heads, kvHeads, headDim: D, gemma } = config
+  const { heads, kvHeads, headDim: D, localRopeTheta, attentionScale: scale = D ** -0.5 } = config
   let [q, k] = [await linear('q_proj', x), await linear('k_proj', x)]
   const v = await linear('v_proj', x)
   // Qwen3.5's q_proj gives each head's q, then its gate.
@@ -33,14 +33,14 @@ async function attention({ config, index, linear, norm }: ReferenceLayer, x: Flo
 
   const { window = x.length } = headShape(config, index)
   if (!config.layersWithoutRope?.includes(index)) {
-    const local = gemma?.slidingLayers.includes(index) && {
-      ropeTheta: gemma.localRopeTheta,
-      ropeScaling: { type: 'default' as const },
-    }
+    const local = localRopeTheta !== undefined &&
+      config.slidingLayers?.includes(index) && {
+        ropeTheta: localRopeTheta,
+        ropeScaling: { type: 'default' as const },
+      }
     const inverse = inverseFrequencies({ ...config, ...local })
     for (const part of [q, k]) part.forEach((row, position) => rotate(row, D, inverse, position))
   }
-  const scale = (gemma?.queryPreAttnScalar ?? D) ** -0.5
   const out = matrix(x.length, heads * D)
   for (let t = 0; t < x.length; t++) {
     const first = Math.max(0, t + 1 - window)

@@ -1,7 +1,7 @@
 /** A decoder in float64 on the host, straight from the definition: what a whole forward pass is held against. Slow on purpose: plain loops. */
 import { embeddingScale, type ModelTensors } from '../model/decoder-load.ts'
 import { widenBf16 } from '../model/bf16.ts'
-import { linearPath, normsFromOne } from '../model/shapes.ts'
+import { linearPath } from '../model/shapes.ts'
 import { gelu, matrix, multiply, plus, rmsNorm, silu } from './reference-math.ts'
 import { mixed, type ReferenceLayer } from './reference-mixers.ts'
 
@@ -11,18 +11,19 @@ import { mixed, type ReferenceLayer } from './reference-mixers.ts'
  * @returns ids.length - 1 values
  */
 export async function referenceLogprobs({ config, tensors }: ModelTensors, ids: readonly number[]): Promise<Float64Array> {
-  const { hiddenSize: H, gemma } = config
+  const { hiddenSize: H, activation, norms } = config
+  const around = norms === 'around'
   const rows = ids.length - 1
   const read = async (name: string, round = true): Promise<Float32Array> => {
     const { dtype, data } = await tensors.read(name, { round })
     return dtype === 'bf16' ? widenBf16(data) : data
   }
-  const norm = async (name: string, input: Float64Array[], fromOne = normsFromOne(config)): Promise<Float64Array[]> => {
+  const norm = async (name: string, input: Float64Array[], fromOne = config.normsFromOne): Promise<Float64Array[]> => {
     const weight = await read(`${name}.weight`)
     return rmsNorm(input, fromOne ? Float64Array.from(weight, (w) => 1 + w) : weight, config.rmsNormEps)
   }
   const embedding = await read('model.embed_tokens.weight')
-  const scale = gemma ? embeddingScale(config, true) : 1
+  const scale = embeddingScale(config, true)
   let x = matrix(rows, H)
   for (let t = 0; t < rows; t++) for (let c = 0; c < H; c++) x[t][c] = embedding[ids[t] * H + c] * scale
 
@@ -41,12 +42,12 @@ export async function referenceLogprobs({ config, tensors }: ModelTensors, ids: 
     }
     const attended = await mixed(layer, await layer.norm('input_layernorm', x))
     // Gemma 3 normalises what attention and the MLP give, too.
-    x = plus(x, gemma ? await layer.norm('post_attention_layernorm', attended) : attended)
-    const wide = await layer.norm(gemma ? 'pre_feedforward_layernorm' : 'post_attention_layernorm', x)
+    x = plus(x, around ? await layer.norm('post_attention_layernorm', attended) : attended)
+    const wide = await layer.norm(around ? 'pre_feedforward_layernorm' : 'post_attention_layernorm', x)
     const [gate, up] = [await layer.linear('gate_proj', wide), await layer.linear('up_proj', wide)]
-    const inner = gate.map((row, t) => row.map((g, c) => (gemma ? gelu(g) : silu(g)) * up[t][c]))
+    const inner = gate.map((row, t) => row.map((g, c) => (activation === 'gelu' ? gelu(g) : silu(g)) * up[t][c]))
     const down = await layer.linear('down_proj', inner)
-    x = plus(x, gemma ? await layer.norm('post_feedforward_layernorm', down) : down)
+    x = plus(x, around ? await layer.norm('post_feedforward_layernorm', down) : down)
   }
   const last = await norm('model.norm', x)
   const logits = multiply(last, config.tieWordEmbeddings ? embedding : await read('lm_head.weight'))

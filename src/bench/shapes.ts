@@ -54,6 +54,7 @@ export const modelShapes: Record<string, ModelConfig> = {
   'qwen3.5-0.8b': {
     ...base,
     family: 'qwen3_5_text',
+    normsFromOne: true,
     hiddenSize: 1024,
     intermediateSize: 3584,
     layers: 24,
@@ -83,13 +84,14 @@ export const modelShapes: Record<string, ModelConfig> = {
     kvHeads: 1,
     headDim: 256,
     vocabSize: 262144,
-    gemma: {
-      queryPreAttnScalar: 256,
-      // Every sixth layer sees all tokens before.
-      slidingLayers: Array.from({ length: 18 }, (_, i) => i).filter((i) => i % 6 !== 5),
-      slidingWindow: 512,
-      localRopeTheta: 1e4,
-    },
+    activation: 'gelu',
+    norms: 'around',
+    normsFromOne: true,
+    embeddingScale: Math.sqrt(640),
+    // Every sixth layer sees all tokens before.
+    slidingLayers: Array.from({ length: 18 }, (_, i) => i).filter((i) => i % 6 !== 5),
+    slidingWindow: 512,
+    localRopeTheta: 1e4,
     maxPositionEmbeddings: 32768,
   },
 }

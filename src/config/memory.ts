@@ -154,9 +154,9 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
 
 /** Activation values of a token inside one layer, averaged over layers: residuals and norms; q, k, v projected and rotated; attention's; the gated MLP's. */
 const innerWidth = (model: ModelConfig): number => {
-  const { hiddenSize: H, intermediateSize: I, heads, kvHeads, headDim, qkNorm, gemma, qwen35, layers } = model
+  const { hiddenSize: H, intermediateSize: I, heads, kvHeads, headDim, qkNorm, norms, qwen35, layers } = model
   const [Q, K] = [heads * headDim, kvHeads * headDim]
-  const common = (gemma ? 6 : 4) * H + 3 * I
+  const common = (norms === 'around' ? 6 : 4) * H + 3 * I
   const attention = 3 * Q + 4 * K + (qkNorm ? Q + K : 0) + heads + (qwen35 ? 4 * Q : 0)
   const attending = attentionLayers(model)
   return common + (attention * attending + deltaWidth(model) * (layers - attending)) / layers

@@ -63,10 +63,9 @@ export function attended(
 
 /** The heads of a layer. */
 export function headShape(config: ModelConfig, layer: number): HeadShape {
-  const { heads, kvHeads, headDim, gemma } = config
-  const { slidingWindow, slidingLayers } = gemma ?? config
+  const { heads, kvHeads, headDim, slidingWindow, slidingLayers, attentionScale: scale } = config
   const window = !slidingLayers || slidingLayers.includes(layer) ? slidingWindow : undefined
-  return { heads, kvHeads, headDim, window, ...(gemma && { scale: gemma.queryPreAttnScalar ** -0.5 }) }
+  return { heads, kvHeads, headDim, window, ...(scale && { scale }) }
 }
 
 interface Attending {

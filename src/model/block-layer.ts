@@ -40,5 +40,5 @@ function blockLayerOf(config: ModelConfig, layer: DecoderLayer): BlockLayer | un
   const { q, k, v, o, qNorm, kNorm } = mixer
   if ([q, k, v, o, gate, up, down].some(({ bias }) => bias)) return undefined
   const headNorms: BlockLayer['headNorms'] = qNorm && kNorm && [qNorm, kNorm]
-  return { inputNorm, q, k, v, headNorms, o, postNorm, gate, up, down, activation: config.gemma ? 'gelu' : 'silu' }
+  return { inputNorm, q, k, v, headNorms, o, postNorm, gate, up, down, activation: config.activation ?? 'silu' }
 }

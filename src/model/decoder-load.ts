@@ -16,7 +16,7 @@ import { RotaryCache, type Decoder, type DecoderLayer } from './decoder.ts'
 import type { DeltaPart } from './delta-layer.ts'
 import { loraScale, type Adapter } from './peft.ts'
 import { checkQuantization, heldFormat, readBlocks } from './quantise.ts'
-import { DELTA_PART, isDelta, linearPath, normsFromOne, type LinearModule } from './shapes.ts'
+import { DELTA_PART, isDelta, linearPath, type LinearModule } from './shapes.ts'
 import { refuseOtherHead } from './tied-head.ts'
 import type { ModelConfig, Quantization, Qwen35Config, TensorBlocks, TensorData, TensorSource } from './types.ts'
 import { Uploads } from './uploads.ts'
@@ -57,7 +57,7 @@ export async function loadDecoder(gpu: Gpu, files: ModelTensors, options: LoadOp
     checkQuantization(files, options.quantization)
   }
   // Its residuals grow past what f16 holds, 65504 (transformers runs it in bf16 for that), and activations are cut off there without a word.
-  if (options.matrixUnits && files.config.gemma)
+  if (options.matrixUnits && files.config.family === 'gemma3_text')
     throw new UserError(
       `${files.name} is a Gemma model, whose activations do not fit the f16 of matrix units: leave matrix_units out.`,
     )
@@ -122,7 +122,7 @@ class Loader {
       gpu: this.#gpu,
       name,
       config,
-      embedding: { ...trainedOf(embed), scale: config.gemma && embeddingScale(config, embed.weight.bf16) },
+      embedding: { ...trainedOf(embed), scale: config.embeddingScale && embeddingScale(config, embed.weight.bf16) },
       layers,
       norm,
       head: trainedOf(head),
@@ -148,14 +148,12 @@ class Loader {
     const path = `model.layers.${index}`
     const inputNorm = await this.#norm(`${path}.input_layernorm`, config.hiddenSize)
     const mixer = isDelta(config, index) ? await this.#delta(index, config.qwen35!) : await this.#attention(index)
-    const oNorm = config.gemma && (await this.#norm(`${path}.post_attention_layernorm`, config.hiddenSize))
-    const postNorm = await this.#norm(
-      `${path}.${config.gemma ? 'pre_feedforward' : 'post_attention'}_layernorm`,
-      config.hiddenSize,
-    )
+    const around = config.norms === 'around'
+    const oNorm = around ? await this.#norm(`${path}.post_attention_layernorm`, config.hiddenSize) : undefined
+    const postNorm = await this.#norm(`${path}.${around ? 'pre_feedforward' : 'post_attention'}_layernorm`, config.hiddenSize)
     const [gate, up] = await this.#projections(index, ['gate_proj', 'up_proj'], false)
     const [down] = await this.#projections(index, ['down_proj'], false)
-    const downNorm = config.gemma && (await this.#norm(`${path}.post_feedforward_layernorm`, config.hiddenSize))
+    const downNorm = around ? await this.#norm(`${path}.post_feedforward_layernorm`, config.hiddenSize) : undefined
     return { inputNorm, mixer, oNorm, postNorm, gate, up, down, downNorm }
   }
 
@@ -302,10 +300,10 @@ class Loader {
     return { weight, parameter: this.#options.full ? this.#master(name, data) : undefined }
   }
 
-  /** A Gemma's embedding in float32 stays so, where others are held in bf16 if it is exact: its scale has the file's dtype, and so has a checkpoint. */
+  /** A scaled embedding in float32 stays so, where others are held in bf16 if it is exact: its scale has the file's dtype, and so has a checkpoint. */
   #staysFloat32(name: string): boolean {
     const { config, tensors } = this.#files
-    return !!config.gemma && !this.#options.round && tensors.dtype?.(name) === 'F32'
+    return !!config.embeddingScale && !this.#options.round && tensors.dtype?.(name) === 'F32'
   }
 
   /** The float32 master of a matrix that is trained. */
@@ -323,7 +321,7 @@ class Loader {
   }
 
   /** @param fromOne whether it multiplies with 1 + its weight */
-  async #norm(name: string, channels: number, fromOne = normsFromOne(this.#files.config)): Promise<Norm> {
+  async #norm(name: string, channels: number, fromOne = !!this.#files.config.normsFromOne): Promise<Norm> {
     const { rmsNormEps: eps } = this.#files.config
     const data = floatsOf(await this.#tensor(`${name}.weight`))
     const gain = this.#gpu.upload(gained(data, fromOne), `${name}.weight`, { exact: true })
@@ -368,9 +366,9 @@ const kindOf = (matrix: Matrix): string => ('format' in matrix ? 'blocks' : matr
 /** A norm's gain from its weight in the files; in float32, as transformers' `1.0 + weight.float()`. */
 export const gained = (weight: Float32Array, fromOne = false): Float32Array => (fromOne ? weight.map((w) => 1 + w) : weight)
 
-/** Gemma's: in the dtype of the embedding, as transformers rounds it. */
-export function embeddingScale({ hiddenSize }: ModelConfig, bf16: boolean): number {
-  const exact = new Float32Array([Math.sqrt(hiddenSize)])
+/** What embeddings are multiplied by: in their dtype, as transformers rounds it. */
+export function embeddingScale({ embeddingScale: scale = 1 }: ModelConfig, bf16: boolean): number {
+  const exact = new Float32Array([scale])
   return bf16 ? widenBf16(roundToBf16(exact))[0] : exact[0]
 }
 

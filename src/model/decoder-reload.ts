@@ -18,7 +18,7 @@ import { Uploads } from './uploads.ts'
 const fixed = [
   'family', 'hiddenSize', 'intermediateSize', 'layers', 'heads', 'kvHeads', 'headDim', 'vocabSize', 'qkvBias',
   'outputBias', 'qkNorm', 'rmsNormEps', 'ropeTheta', 'ropeScaling', 'layersWithoutRope', 'slidingWindow', 'slidingLayers',
-  'gemma', 'qwen35',
+  'localRopeTheta', 'attentionScale', 'embeddingScale', 'activation', 'norms', 'normsFromOne', 'qwen35',
 ] as const satisfies (keyof ModelConfig)[] // prettier-ignore
 
 /** A tensor of the files, and where it goes: a matrix in the dtype that it has there, a vector in float32. */
@@ -79,7 +79,7 @@ export async function reloadDecoder(decoder: Decoder, files: ModelTensors): Prom
   }
   const { embedding } = decoder
   // As a load of these files would have it; commands that are recorded with the old one are recorded anew (inference/step.ts).
-  if (config.gemma && !embedding.weight.bf16)
+  if (config.embeddingScale && !embedding.weight.bf16)
     embedding.scale = embeddingScale(config, tensors.dtype?.('model.embed_tokens.weight') === 'BF16')
 }
 

@@ -99,11 +99,11 @@ export class RotaryCache {
   constructor(gpu: Gpu, config: ModelConfig) {
     this.#gpu = gpu
     this.#inverse = inverseFrequencies(config)
-    const { gemma, layersWithoutRope = [] } = config
-    this.#others = gemma?.slidingLayers ?? layersWithoutRope
+    const { localRopeTheta, slidingLayers = [], layersWithoutRope = [] } = config
+    this.#others = localRopeTheta ? slidingLayers : layersWithoutRope
     // Where nothing turns all angles are 0: x cos - y sin is x, to the bit.
-    this.#otherInverse = gemma
-      ? inverseFrequencies({ ...config, ropeTheta: gemma.localRopeTheta, ropeScaling: { type: 'default' } })
+    this.#otherInverse = localRopeTheta
+      ? inverseFrequencies({ ...config, ropeTheta: localRopeTheta, ropeScaling: { type: 'default' } })
       : new Float32Array(this.#inverse.length)
   }
   /** A table that covers positions 0 .. positions - 1: that of a layer, or the one of most families' layers. */
@@ -177,7 +177,7 @@ function decoderLayer(
   cache: (CacheArguments & { index: number }) | undefined,
 ): Tensor {
   const layer = decoder.layers[index]
-  const { gemma } = decoder.config
+  const { activation = 'silu' } = decoder.config
   const how = { dropoutSeed: batch.dropoutSeed, adapters: batch.adapters }
   const inBlocks = cache && layerInBlocks(tape, decoder.config, layer, x, batch, table, cache, how)
   if (inBlocks) return inBlocks
@@ -190,7 +190,7 @@ function decoderLayer(
   const middle = added(tape, mixed, mixer.kind === 'delta' ? mixer.out : mixer.o, how, x, layer.oNorm)
   tape.done(mixed)
   const half = readsHalf(tape, layer.down, batch.adapters)
-  const gated = swiGlu(tape, middle, layer.gate, layer.up, { ...how, norm: layer.postNorm }, gemma ? 'gelu' : 'silu', half)
+  const gated = swiGlu(tape, middle, layer.gate, layer.up, { ...how, norm: layer.postNorm }, activation, half)
   const out = added(tape, gated, layer.down, { ...how, last: true }, middle, layer.downNorm)
   tape.done(gated, middle)
   return out

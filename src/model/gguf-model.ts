@@ -6,7 +6,7 @@
 import { UserError } from '../common/errors.ts'
 import { isQuantised, type QuantisedFormat } from '../kernels/quantised/quantised.ts'
 import { MOST_LAYERS } from './config-keys.ts'
-import { familyNames } from './config.ts'
+import { familyNames } from './families/index.ts'
 import type { GgufFile, GgufValue } from './gguf.ts'
 import { tensorShapes } from './shapes.ts'
 import type { ModelConfig, ModelFamily, RopeScaling, TensorBlocks, TensorData, TensorSource } from './types.ts'

@@ -29,9 +29,6 @@ function linearModules(config: ModelConfig, layer: number): LinearModule[] {
   return [...(isDelta(config, layer) ? DELTA_MODULES : ATTENTION), ...MLP]
 }
 
-/** Whether a model's norms multiply with 1 + their weight; that behind the delta rule never does. */
-export const normsFromOne = ({ gemma, qwen35 }: ModelConfig): boolean => !!gemma || !!qwen35
-
 /** Layers that have keys and values. */
 export const attentionLayers = ({ layers, qwen35 }: ModelConfig): number => layers - (qwen35?.deltaLayers.length ?? 0)
 
@@ -106,7 +103,7 @@ export function tensorShapes(config: ModelConfig): Map<string, number[]> {
       out.set(`${path}.self_attn.k_norm.weight`, [config.headDim])
     }
     out.set(`${path}.post_attention_layernorm.weight`, [config.hiddenSize])
-    if (config.gemma)
+    if (config.norms === 'around')
       for (const norm of ['pre', 'post']) out.set(`${path}.${norm}_feedforward_layernorm.weight`, [config.hiddenSize])
   }
   out.set('model.norm.weight', [config.hiddenSize])

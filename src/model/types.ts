@@ -14,23 +14,8 @@ export type RopeScaling =
   | { type: 'factors'; factors: Float32Array }
 
 /**
- * What is special in Gemma 3: norms multiply by 1 + their weight and also follow attention and MLP, the gate is GELU (tanh form), embeddings are
- * multiplied by the square root of the hidden size, and most layers have a sliding window and a rotary base of their own.
- */
-export interface GemmaConfig {
-  /** Attention scores are divided by its square root. */
-  queryPreAttnScalar: number
-  /** Layers with the sliding window. */
-  slidingLayers: number[]
-  /** Tokens in that window, the current one included. */
-  slidingWindow: number
-  /** Rotary base of these layers; `ropeTheta` and `ropeScaling` are those of the others. */
-  localRopeTheta: number
-}
-
-/**
  * What is special in Qwen3.5: most layers are Gated DeltaNets (arXiv 2412.06464), which keep a matrix for each head in place of keys and values; in the other layers
- * the attention output is multiplied by the sigmoid of a gate, whose projection is part of q_proj; norms multiply by 1 + their weight, except those after the delta rule.
+ * the attention output is multiplied by the sigmoid of a gate, whose projection is part of q_proj.
  */
 export interface Qwen35Config {
   /** Layers that are Gated DeltaNets. */
@@ -61,10 +46,12 @@ export interface ModelConfig {
   ropeScaling: RopeScaling
   /** Layers without rotary embedding (NoPE), as in SmolLM3. Default: none. */
   layersWithoutRope?: number[]
-  /** Tokens in the sliding window, the current one included, of a Mistral, Qwen2, Qwen3 or SmolLM3 that has one; Gemma's is in `gemma`. */
+  /** Tokens in the sliding window, the current one included. Default: all. */
   slidingWindow?: number
   /** The layers with this window. Default: all, as in Mistral. */
   slidingLayers?: number[]
+  /** Rotary base of these layers, unscaled, where it is another one (Gemma 3). */
+  localRopeTheta?: number
   tieWordEmbeddings: boolean
   /** q, k, v projections have a bias (Qwen2; Llama and Qwen3 with attention_bias). */
   qkvBias: boolean
@@ -72,8 +59,16 @@ export interface ModelConfig {
   outputBias: boolean
   /** RMSNorm over each head of q and k (Qwen3, Qwen3.5, Gemma 3). */
   qkNorm: boolean
-  /** Set for Gemma 3 only. */
-  gemma?: GemmaConfig
+  /** Attention scores are multiplied by it. Default: headDim ** -0.5. */
+  attentionScale?: number
+  /** Embeddings are multiplied by it, as `embeddingScale` in decoder-load.ts rounds it (Gemma 3: the root of the hidden size). Default: 1. */
+  embeddingScale?: number
+  /** Gate of the MLP: GELU in its tanh form (Gemma 3). Default: SiLU. */
+  activation?: 'gelu'
+  /** Norms follow attention and MLP, too, before the residual is added (Gemma 3). Default: they only go before. */
+  norms?: 'around'
+  /** Norms multiply by 1 + their weight (Gemma 3; Qwen3.5, but for those after the delta rule). */
+  normsFromOne?: boolean
   /** Set for Qwen3.5 only. */
   qwen35?: Qwen35Config
   maxPositionEmbeddings: number

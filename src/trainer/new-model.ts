@@ -3,7 +3,7 @@ import { hashSeed, Random } from '../common/random.ts'
 import { roundToBf16 } from '../model/bf16.ts'
 import { configToJson } from '../model/config.ts'
 import type { ModelTensors } from '../model/decoder-load.ts'
-import { DELTA_PART, madeTensors, normsFromOne } from '../model/shapes.ts'
+import { DELTA_PART, madeTensors } from '../model/shapes.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import type { ModelConfig, ModelFamily, Qwen35Config } from '../model/types.ts'
 import { BYTE_END, BYTE_PAD, BYTE_VOCABULARY, byteTokenizer } from './byte-tokenizer.ts'
@@ -46,7 +46,7 @@ export function newModel(
     qkvBias: options.family === 'qwen2',
     outputBias: false,
     qkNorm: options.family === 'qwen3' || options.family === 'qwen3_5_text',
-    ...(options.family === 'qwen3_5_text' && { qwen35: deltaNets(options) }),
+    ...(options.family === 'qwen3_5_text' && { normsFromOne: true, qwen35: deltaNets(options) }),
     maxPositionEmbeddings: options.max_position_embeddings,
     eosTokenIds: [BYTE_END],
     bosTokenId: null,
@@ -77,7 +77,7 @@ function initial(name: string, shape: number[], deviation: number, seed: number,
   if (name.endsWith('.A_log')) return data.map(() => Math.log(0.01 + 15.99 * random.next()))
   const isGain = shape.length === 1 && !name.endsWith('.bias')
   // A norm that multiplies with 1 + its weight begins at 0.
-  if (isGain) return data.fill(normsFromOne(config) && name.endsWith('norm.weight') && !name.includes(`.${DELTA_PART}.`) ? 0 : 1)
+  if (isGain) return data.fill(config.normsFromOne && name.endsWith('norm.weight') && !name.includes(`.${DELTA_PART}.`) ? 0 : 1)
   if (shape.length === 1) return data
   return data.map(() => random.normal() * deviation)
 }

@@ -106,13 +106,21 @@ test.each([
     'gemma, a window',
     {
       family: 'gemma3_text',
-      gemma: { queryPreAttnScalar: 20, slidingLayers: [0], slidingWindow: 3, localRopeTheta: 100 },
+      activation: 'gelu',
+      norms: 'around',
+      normsFromOne: true,
+      embeddingScale: 8,
+      attentionScale: 20 ** -0.5,
+      slidingLayers: [0],
+      slidingWindow: 3,
+      localRopeTheta: 100,
     },
   ],
   [
     'qwen3.5',
     {
       family: 'qwen3_5_text',
+      normsFromOne: true,
       qwen35: { deltaLayers: [0], keyHeads: 2, valueHeads: 4, keyDim: 16, valueDim: 8, taps: 4, rotaryDim: 8 },
     },
   ],

@@ -121,33 +121,34 @@ describe('gemma3_text', () => {
     max_position_embeddings: 32768,
     eos_token_id: 1,
   }
-  const gemma = { queryPreAttnScalar: 256, slidingLayers: [0, 1, 2, 3, 4, 6], slidingWindow: 512, localRopeTheta: 1e4 }
+  const gemma = { attentionScale: 0.0625, slidingLayers: [0, 1, 2, 3, 4, 6], slidingWindow: 512, localRopeTheta: 1e4 }
   test('two kinds of layers, each with its rotary base, in old and new spelling', () => {
-    const wanted = { gemma, headDim: 256, maxPositionEmbeddings: 32768, ropeTheta: 1e6, tieWordEmbeddings: true, qkNorm: true }
+    const wanted = { ...gemma, headDim: 256, maxPositionEmbeddings: 32768, ropeTheta: 1e6, tieWordEmbeddings: true, qkNorm: true }
     expect(parse(old)).toMatchObject({ ...wanted, ropeScaling: { type: 'default' } })
     const { rope_theta: _theta, rope_local_base_freq: _local, rope_scaling: _scaling, ...rest } = old
     expect(parse(rest)).toMatchObject(wanted)
     const scaled = { rope_type: 'linear', factor: 8, rope_theta: 5e5 }
     const both = { full_attention: scaled, sliding_attention: { rope_type: 'default', rope_theta: 2e4 } }
     expect(parse({ ...rest, rope_parameters: both })).toMatchObject({
-      gemma: { ...gemma, localRopeTheta: 2e4 },
+      ...gemma,
+      localRopeTheta: 2e4,
       ropeTheta: 5e5,
       ropeScaling: { type: 'linear', factor: 8 },
     })
     expect(parse({ ...old, rope_scaling: { rope_type: 'linear', factor: 8 } })).toMatchObject({
-      gemma,
+      ...gemma,
       ropeTheta: 1e6,
       ropeScaling: { type: 'linear', factor: 8 },
     })
     // Written beside layer_types, and read by none.
     expect(parse({ ...old, _sliding_window_pattern: 3 })).toEqual(parse(old))
-    expect(parse({ ...old, sliding_window_pattern: 3 }).gemma!.slidingLayers).toEqual([0, 1, 3, 4, 6])
+    expect(parse({ ...old, sliding_window_pattern: 3 }).slidingLayers).toEqual([0, 1, 3, 4, 6])
     const types = Array.from({ length: 7 }, (_, i) => (i === 2 ? 'sliding_attention' : 'full_attention'))
-    expect(parse({ ...old, layer_types: types }).gemma!.slidingLayers).toEqual([2])
+    expect(parse({ ...old, layer_types: types }).slidingLayers).toEqual([2])
   })
   test('the config.json that says the same', () => {
     const config = parseConfig(json('../odd/gemma3/model/config.json'), '')
-    expect(config.gemma).toEqual({ queryPreAttnScalar: 24, slidingLayers: [0, 2], slidingWindow: 16, localRopeTheta: 1e4 })
+    expect(config).toMatchObject({ attentionScale: 24 ** -0.5, slidingLayers: [0, 2], slidingWindow: 16, localRopeTheta: 1e4 })
     expect(parseConfig(configToJson(config), '')).toEqual(config)
     const scaled = parse({ ...old, rope_scaling: { rope_type: 'linear', factor: 8 } })
     expect(parseConfig(configToJson(scaled), '')).toEqual(scaled)
