@@ -2,13 +2,14 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parse } from 'smol-toml'
-import { AT, CLI } from '../common/commands.ts'
+import { CLI } from '../common/commands.ts'
 import { UserError } from '../common/errors.ts'
 import { stepFolders } from '../common/folders.ts'
 import { hashSeed, Random } from '../common/random.ts'
 import { textOfBytes, textOfFile } from '../common/texts.ts'
 import type { SamplingParams } from '../common/types.ts'
 import { isTable } from '../config/compose.ts'
+import { isConfigFile } from '../config/argv.ts'
 import { parseConfig, parseEvalConfig, parseSftConfig } from '../config/load.ts'
 import { templateProblem } from '../config/problems.ts'
 import type { RunConfig } from '../config/schema.ts'
@@ -170,7 +171,7 @@ function readAsked(words: readonly string[], options: EvalOptions): Asked {
   for (let i = 0; i < words.length; i++) {
     if (words[i] === '@') files.push(words[++i] ?? '')
     else if (words[i].startsWith('@')) files.push(words[i].slice(1))
-    else if (words[i].endsWith('.toml')) throw new UserError(`${words[i]}: write @ before a config file: \`${AT} ${words[i]}\`.`)
+    else if (isConfigFile(words[i])) files.push(words[i])
     else ids.push(words[i])
   }
   if (files.length > 1)

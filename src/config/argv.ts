@@ -4,6 +4,7 @@
  *     @ a.toml @ b.toml --trainer.args.learning_rate 1e-4 --max-steps 2 --env.args.words=4 --dry-run --resume step 20 --trace 5-6
  *     --resume outputs/first                 --fork outputs/first@20 --learning-rate 1e-5        (with the config of that run)
  *
+ * - A word that ends in .toml is a config file without the @, too: PowerShell, where @ has a meaning of its own, needs it in quotes.
  * - A key is dotted, in snake_case or kebab-case; a last part that only one key has may stand alone (`--max-steps`).
  * - A value is read by its key's type: text for a string, TOML for the rest; under a free table TOML where it parses, else text.
  */
@@ -51,6 +52,9 @@ const FLAGS = ['--dry-run', '--help', '--resume', '--fork', '--trace']
 const isValue = (word: string | undefined) =>
   word !== undefined && word !== '@' && !/^--?[A-Za-z]/.test(word) && !word.startsWith('@')
 
+/** Whether a word by itself is a config file. */
+export const isConfigFile = (word: string): boolean => /^[^-].*\.toml$/s.test(word)
+
 /** Sorts the words by what they are; reads no files. */
 export function readWords(argv: readonly string[]): Words {
   const words: Words = { files: [], overrides: [], dryRun: false, help: false, problems: [] }
@@ -60,6 +64,7 @@ export function readWords(argv: readonly string[]): Words {
       if (isValue(argv[i + 1])) words.files.push(argv[++i])
       else words.problems.push(`After @ comes a config file, as in \`${AT} configs/quickstart.toml\`.`)
     } else if (word.startsWith('@')) words.files.push(word.slice(1))
+    else if (isConfigFile(word)) words.files.push(word)
     else if (word === '--dry-run' || word === '--dry_run') words.dryRun = true
     else if (word === '--help' || word === '-h') words.help = true
     else if (word === '--resume' || word.startsWith('--resume=')) {
@@ -85,11 +90,9 @@ export function readWords(argv: readonly string[]): Words {
       words.overrides.push({ key, value: value ?? (isValue(argv[i + 1]) ? argv[++i] : undefined), word })
     } else
       words.problems.push(
-        word.endsWith('.toml')
-          ? `${word}: write @ before a config file: \`${AT} ${word}\`.`
-          : /^-[A-Za-z]/.test(word)
-            ? `"${word}" is not understood here. A value that begins with - comes after =, as in --keep-best=-loss/mean.`
-            : `"${word}" is not understood here. A config file comes after @, a key after --.`,
+        /^-[A-Za-z]/.test(word)
+          ? `"${word}" is not understood here. A value that begins with - comes after =, as in --keep-best=-loss/mean.`
+          : `"${word}" is not understood here. A config file comes after @, a key after --.`,
       )
   }
   return words

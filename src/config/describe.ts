@@ -1,6 +1,6 @@
 /** Help text and docs/config.md, made from the schema alone. */
 import type * as z from 'zod'
-import { AT, CLI, TRAIN } from '../common/commands.ts'
+import { CLI, TRAIN } from '../common/commands.ts'
 import { foreignKeys } from './foreign.ts'
 import { rlSchema, trainerGroups } from './schema.ts'
 import { allowedText, type SchemaNode, schemaTree } from './schema-tree.ts'
@@ -63,7 +63,7 @@ export function describeSchema(verb: string, width = 110): string {
   const head = [
     `${usage} @ config.toml [@ overlay.toml ...] [--dotted.key value ...] [--dry-run] [--resume [latest | step N | folder]] [--fork folder[@step]] [--trace]`,
     '',
-    `  @ file        a TOML file; several compose left to right (try ${example})${AT === '@' ? '' : `; in PowerShell ${AT}`}`,
+    `  @ file        a TOML file; several compose left to right (try ${example}); where its name ends in .toml, the @ may be left out`,
     '  --key value   overrides one key: --trainer.args.learning_rate 1e-4, or --learning-rate 1e-4 where only one key has that name',
     '  --dry-run     print the resolved config and the memory it needs, and start nothing',
     '  --resume      go on from the newest checkpoint of the run, from step N, or with the run of a folder (then its config will do)',

@@ -196,7 +196,7 @@ test('mistakes are sentences, and leave nothing behind', { timeout: 120_000 }, a
     [['./even.ts', '-m', 'tiny', '-S', '{"top_a": 1}'], 'top_a is not known to the embedded engine'],
     [['--run', 'outputs/made', '--steps', '7'], 'there is no checkpoint of step 7'],
     [['--run', 'nowhere'], 'there is no config.toml in it'],
-    [['run.toml', '-m', 'tiny'], 'run.toml: write @ before a config file: `@ run.toml`.'],
+    [['none.toml', '-m', 'tiny'], "none.toml can't be read"],
     [['./even.ts', '-m', 'x', '-e', 'none.toml'], "none.toml can't be read"],
   ] as const) {
     const { code, stderr } = await evaluate([...words, '-o', 'refused'])

@@ -18,7 +18,7 @@ import { withUnits } from './units.ts'
 
 const bench = await openBench()
 const { gpu } = bench
-/** ../shared/mesa-sid.sh has a software driver that has some. */
+/** scripts/newer-mesa.sh has a software driver that shows some. */
 const none =
   gpu.facts.matrixUnits.length === 0 ? ' (skipped: this adapter shows no matrix units that multiply f16 into float32)' : ''
 
