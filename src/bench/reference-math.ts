@@ -42,14 +42,14 @@ export function rmsNorm(x: Float64Array[], gain: ArrayLike<number>, eps: number)
 }
 
 /** Rotary embedding in place: of each head's first channels the halves are the two coordinates, as many as there are angles. */
-export function rotate(row: Float64Array, headDim: number, inverse: Float32Array, position: number): void {
+export function rotate(row: Float64Array, headDim: number, inverse: Float32Array, position: number, factor = 1): void {
   const half = inverse.length
   for (let at = 0; at < row.length; at += headDim) {
     for (let i = 0; i < half; i++) {
       const angle = position * inverse[i]
       const [a, b] = [row[at + i], row[at + half + i]]
-      row[at + i] = a * Math.cos(angle) - b * Math.sin(angle)
-      row[at + half + i] = b * Math.cos(angle) + a * Math.sin(angle)
+      row[at + i] = factor * (a * Math.cos(angle) - b * Math.sin(angle))
+      row[at + half + i] = factor * (b * Math.cos(angle) + a * Math.sin(angle))
     }
   }
 }

@@ -1,6 +1,6 @@
 /** What mixes tokens in the float64 reference (reference.ts): attention, and the Gated DeltaNets of Qwen3.5. */
 import { headShape } from '../model/attention-layer.ts'
-import { inverseFrequencies } from '../model/rope.ts'
+import { inverseFrequencies, rotaryFactor } from '../model/rope.ts'
 import { isDelta, type LinearModule } from '../model/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
 import { dot, matrix, rotate, sigmoid, silu, softplus } from './reference-math.ts'
@@ -38,8 +38,9 @@ async function attention({ config, index, linear, norm }: ReferenceLayer, x: Flo
         ropeTheta: localRopeTheta,
         ropeScaling: { type: 'default' as const },
       }
-    const inverse = inverseFrequencies({ ...config, ...local })
-    for (const part of [q, k]) part.forEach((row, position) => rotate(row, D, inverse, position))
+    const turning = { ...config, ...local }
+    const [inverse, factor] = [inverseFrequencies(turning), rotaryFactor(turning.ropeScaling)]
+    for (const part of [q, k]) part.forEach((row, position) => rotate(row, D, inverse, position, factor))
   }
   const out = matrix(x.length, heads * D)
   for (let t = 0; t < x.length; t++) {

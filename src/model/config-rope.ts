@@ -1,6 +1,7 @@
 /** Rotary embeddings in config.json: the old and the new spelling. */
 import { UserError } from '../common/errors.ts'
 import { keyReader, type Json } from './config-keys.ts'
+import { readYarn, yarnToJson } from './rope-yarn.ts'
 import type { RopeScaling } from './types.ts'
 
 export interface Rope {
@@ -48,30 +49,32 @@ export function ropeOf(raw: Json, file: string, maxPositions: number, otherwise:
   const type = rope.rope_type ?? rope.type ?? 'default'
   if (type === 'default') return { theta, scaling: { type } }
   if (type === 'linear') return { theta, scaling: { type, factor: key.number('factor') } }
-  if (type === 'llama3') {
-    const scaling = {
-      type,
-      factor: key.number('factor'),
-      lowFreqFactor: key.number('low_freq_factor'),
-      highFreqFactor: key.number('high_freq_factor'),
-      originalMaxPositionEmbeddings: key.optionalNumber('original_max_position_embeddings') ?? maxPositions,
-    } as const
-    const { original_max_position_embeddings: outside = null } = raw
-    if (outside !== null && outside !== scaling.originalMaxPositionEmbeddings)
-      throw new UserError(
-        `${file}: original_max_position_embeddings is ${JSON.stringify(outside)}, and of ${where} ${scaling.originalMaxPositionEmbeddings}; keep one of the two.`,
-      )
-    return { theta, scaling }
-  }
-  throw new UserError(
-    `${file}: ${where}.rope_type is ${JSON.stringify(type)}, and only default, linear and llama3 are supported.`,
-  )
+  if (type !== 'llama3' && type !== 'yarn')
+    throw new UserError(
+      `${file}: ${where}.rope_type is ${JSON.stringify(type)}, and only default, linear, llama3 and yarn are supported.`,
+    )
+  const original = key.optionalNumber('original_max_position_embeddings') ?? maxPositions
+  const { original_max_position_embeddings: outside = null } = raw
+  if (outside !== null && outside !== original)
+    throw new UserError(
+      `${file}: original_max_position_embeddings is ${JSON.stringify(outside)}, and of ${where} ${original}; keep one of the two.`,
+    )
+  if (type === 'yarn') return { theta, scaling: readYarn(rope, `${file}: ${where}`, original, maxPositions) }
+  const scaling = {
+    type,
+    factor: key.number('factor'),
+    lowFreqFactor: key.number('low_freq_factor'),
+    highFreqFactor: key.number('high_freq_factor'),
+    originalMaxPositionEmbeddings: original,
+  } as const
+  return { theta, scaling }
 }
 
 /** Throws UserError for factors that follow no rule. */
 export function ropeScalingToJson(scaling: RopeScaling): Json | null {
   if (scaling.type === 'default') return null
   if (scaling.type === 'linear') return { rope_type: 'linear', factor: scaling.factor }
+  if (scaling.type === 'yarn') return yarnToJson(scaling)
   if (scaling.type === 'factors') {
     throw new UserError(
       'The rope factors of this GGUF follow no rule that a config.json can say, so it cannot be written as a Hugging Face folder.',

@@ -19,7 +19,7 @@ import { attended, type AttentionPart } from './attention-layer.ts'
 import { layerInBlocks } from './block-layer.ts'
 import { deltaMixed, type DeltaPart } from './delta-layer.ts'
 import { stateOf, type CacheArguments } from './layer-cache.ts'
-import { inverseFrequencies, rotaryTable } from './rope.ts'
+import { inverseFrequencies, rotaryFactor, rotaryTable } from './rope.ts'
 import type { ModelConfig } from './types.ts'
 
 export interface DecoderLayer {
@@ -90,6 +90,7 @@ export interface Decoder {
 export class RotaryCache {
   readonly #gpu: Gpu
   readonly #inverse: Float32Array
+  readonly #factor: number
   /** Layers with a table of their own, and what that is made of. */
   readonly #others: readonly number[]
   readonly #otherInverse: Float32Array
@@ -99,6 +100,7 @@ export class RotaryCache {
   constructor(gpu: Gpu, config: ModelConfig) {
     this.#gpu = gpu
     this.#inverse = inverseFrequencies(config)
+    this.#factor = rotaryFactor(config.ropeScaling)
     const { localRopeTheta, slidingLayers = [], layersWithoutRope = [] } = config
     this.#others = localRopeTheta ? slidingLayers : layersWithoutRope
     // Where nothing turns all angles are 0: x cos - y sin is x, to the bit.
@@ -111,7 +113,7 @@ export class RotaryCache {
     if (!this.#table || positions > this.#positions) {
       this.#positions = Math.max(256, 2 ** Math.ceil(Math.log2(positions)))
       this.release()
-      this.#table = this.#gpu.upload(rotaryTable(this.#inverse, this.#positions), 'rotary table')
+      this.#table = this.#gpu.upload(rotaryTable(this.#inverse, this.#positions, this.#factor), 'rotary table')
       if (this.#others.length > 0)
         this.#other = this.#gpu.upload(rotaryTable(this.#otherInverse, this.#positions), 'rotary table of other layers')
     }

@@ -1,5 +1,6 @@
 /** Rotary angles of a model, made on the host in float32 steps like PyTorch's, so that both get the same angles. */
-import type { ModelConfig } from './types.ts'
+import { yarnFrequencies } from './rope-yarn.ts'
+import type { ModelConfig, RopeScaling } from './types.ts'
 
 /** How many channels of a head are rotated, from the first on. */
 export const rotaryDimOf = ({ qwen35, headDim }: Pick<ModelConfig, 'headDim' | 'qwen35'>): number => qwen35?.rotaryDim ?? headDim
@@ -11,6 +12,7 @@ export const rotaryDimOf = ({ qwen35, headDim }: Pick<ModelConfig, 'headDim' | '
 export function inverseFrequencies(config: Pick<ModelConfig, 'headDim' | 'ropeTheta' | 'ropeScaling' | 'qwen35'>): Float32Array {
   const { ropeTheta, ropeScaling } = config
   const turned = rotaryDimOf(config)
+  if (ropeScaling.type === 'yarn') return yarnFrequencies(ropeScaling, turned, ropeTheta)
   const base = Float32Array.from({ length: turned / 2 }, (_, i) => 1 / Math.fround(ropeTheta ** Math.fround((2 * i) / turned)))
   if (ropeScaling.type === 'default') return base
   if (ropeScaling.type === 'linear') return base.map((f) => f / ropeScaling.factor)
@@ -28,15 +30,18 @@ export function inverseFrequencies(config: Pick<ModelConfig, 'headDim' | 'ropeTh
   return base.map((f, i) => f / factors[i])
 }
 
-/** (cos, sin) of every position below `positions`, (positions, headDim / 2, 2). */
-export function rotaryTable(inverse: Float32Array, positions: number): Float32Array {
+/** What cos and sin are multiplied by, in float32: with yarn a rotation also changes the length. */
+export const rotaryFactor = (scaling: RopeScaling): number => (scaling.type === 'yarn' ? Math.fround(scaling.attentionFactor) : 1)
+
+/** (cos, sin) of every position below `positions`, times `factor` (`rotaryFactor`), (positions, headDim / 2, 2). */
+export function rotaryTable(inverse: Float32Array, positions: number, factor = 1): Float32Array {
   const table = new Float32Array(positions * inverse.length * 2)
   for (let position = 0; position < positions; position++) {
     for (let i = 0; i < inverse.length; i++) {
       const angle = Math.fround(position * inverse[i])
       const at = (position * inverse.length + i) * 2
-      table[at] = Math.cos(angle)
-      table[at + 1] = Math.sin(angle)
+      table[at] = Math.fround(Math.cos(angle)) * factor
+      table[at + 1] = Math.fround(Math.sin(angle)) * factor
     }
   }
   return table

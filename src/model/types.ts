@@ -10,6 +10,16 @@ export type RopeScaling =
   | { type: 'default' }
   | { type: 'linear'; factor: number }
   | { type: 'llama3'; factor: number; lowFreqFactor: number; highFreqFactor: number; originalMaxPositionEmbeddings: number }
+  /** See rope-yarn.ts; cos and sin are multiplied by attentionFactor. */
+  | {
+      type: 'yarn'
+      factor: number
+      attentionFactor: number
+      betaFast: number
+      betaSlow: number
+      truncate: boolean
+      originalMaxPositionEmbeddings: number
+    }
   /** Inverse frequency i divided by factors[i] (headDim / 2 of them): the rope_freqs.weight of a GGUF whose rule is not known. */
   | { type: 'factors'; factors: Float32Array }
 

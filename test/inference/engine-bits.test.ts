@@ -138,7 +138,7 @@ async function expectBitsOf(engine: Engine, files: ModelFiles, requests: Generat
   files.close()
 }
 
-it.each(['smollm3', 'smollm3-window', 'mistral', 'qwen2-window', 'gemma3', 'qwen35'])(
+it.each(['smollm3', 'smollm3-window', 'mistral', 'qwen2-window', 'gemma3', 'qwen35', 'llama-yarn', 'qwen3-yarn'])(
   "gives the trainer's bits for a model of its own kind: %s",
   async (name) => {
     const dir = join(import.meta.dirname, '../fixtures/odd', name)

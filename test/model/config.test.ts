@@ -305,16 +305,12 @@ describe('what is refused names file and key', () => {
     [{ num_key_value_heads: 3 }, 'm/config.json: num_attention_heads 4 is not a multiple of num_key_value_heads 3.'],
     [{ eos_token_id: 'x' }, 'm/config.json: eos_token_id is "x"; it must be a token id or a list of them.'],
     [
-      { rope_scaling: { rope_type: 'yarn', factor: 4 } },
-      'm/config.json: rope_scaling.rope_type is "yarn", and only default, linear and llama3 are supported.',
-    ],
-    [
       { rope_parameters: { rope_type: 'dynamic' } },
-      'm/config.json: rope_parameters.rope_type is "dynamic", and only default, linear and llama3 are supported.',
+      'm/config.json: rope_parameters.rope_type is "dynamic", and only default, linear, llama3 and yarn are supported.',
     ],
     [
       { rope_scaling: { type: 'longrope', long_factor: [1, 2], short_factor: [1, 1] } },
-      'm/config.json: rope_scaling.rope_type is "longrope", and only default, linear and llama3 are supported.',
+      'm/config.json: rope_scaling.rope_type is "longrope", and only default, linear, llama3 and yarn are supported.',
     ],
     [{ rope_scaling: { rope_type: 'llama3' } }, 'm/config.json: rope_scaling: factor is missing.'],
     // As model cards tell to add it, in a file that transformers 5 has written.

@@ -32,6 +32,7 @@ DELTA = dict(layer_types=['linear_attention', 'full_attention', 'linear_attentio
              linear_value_head_dim=8, head_dim=16)
 DELTA_TARGETS = ['q_proj', 'o_proj', 'in_proj_qkv', 'in_proj_z', 'in_proj_a', 'out_proj', 'down_proj']
 LLAMA3 = {'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0, 'original_max_position_embeddings': 32}
+YARN = {'rope_type': 'yarn', 'factor': 4.0, 'beta_fast': 4.0, 'original_max_position_embeddings': 128}
 
 
 def case(family, hidden, inter, layers, heads, kv, vocab, *, tied=False, dtype='bf16', rank=8, targets=ALL, lengths=(1, 2, 9, 17, 5), **more):
@@ -54,6 +55,8 @@ CASES = {
     'gemma3': case('gemma3_text', 48, 72, 4, 3, 1, 128, head_dim=16, tied=True, rank=4, targets=['q_proj', 'o_proj', 'up_proj', 'down_proj'], sliding_window=16,
                    layer_types=MIXED, query_pre_attn_scalar=24, lengths=(60, 2, 17, 5)),
     'qwen35': case('qwen3_5_text', 48, 72, 3, 3, 1, 128, tied=True, rank=4, targets=DELTA_TARGETS, **DELTA, lengths=(60, 2, 17, 5)),
+    'llama-yarn': case('llama', 24, 40, 1, 2, 1, 97, head_dim=16, rank=4, targets=['q_proj', 'k_proj'], rope={**YARN, 'attention_factor': 1.5}, lengths=(90, 33, 2)),
+    'qwen3-yarn': case('qwen3', 24, 40, 2, 2, 1, 97, head_dim=16, tied=True, rank=4, targets=['q_proj', 'v_proj', 'down_proj'], rope=YARN, lengths=(2, 1, 150, 20)),
     # too large to commit, or variations
     'qwen35-wide': case('qwen3_5_text', 40, 72, 4, 2, 2, 128, dtype='f32', targets=DELTA_TARGETS,
                         **{**DELTA, 'head_dim': 128, 'linear_key_head_dim': 128, 'linear_value_head_dim': 128, 'layer_types': None}, lengths=(70, 2, 200, 5)),
@@ -78,7 +81,8 @@ CASES = {
     'cold': case('qwen2', 36, 100, 1, 3, 3, 499, temperature=0.1, rank=8, hot=2.0),
     'nothing': case('llama', 36, 100, 1, 3, 1, 499, rank=8, lengths=(1, 1, 6), masked_off=True),
 }
-COMMITTED = ['llama-bias', 'qwen3-tied', 'qwen2-slices', 'llama3-rope', 'llama-odd', 'smollm3', 'mistral', 'qwen2-window', 'smollm3-window', 'gemma3', 'qwen35']
+COMMITTED = ['llama-bias', 'qwen3-tied', 'qwen2-slices', 'llama3-rope', 'llama-odd', 'smollm3', 'mistral', 'qwen2-window', 'smollm3-window', 'gemma3', 'qwen35', 'llama-yarn',
+             'qwen3-yarn']
 
 
 def make_model(c):
