@@ -12,7 +12,7 @@ import { mixed, type ReferenceLayer } from './reference-mixers.ts'
  */
 export async function referenceLogprobs({ config, tensors }: ModelTensors, ids: readonly number[]): Promise<Float64Array> {
   const { hiddenSize: H, activation, norms } = config
-  const around = norms === 'around'
+  const [before, after] = [norms !== 'after', norms !== undefined]
   const rows = ids.length - 1
   const read = async (name: string, round = true): Promise<Float32Array> => {
     const { dtype, data } = await tensors.read(name, { round })
@@ -40,14 +40,14 @@ export async function referenceLogprobs({ config, tensors }: ModelTensors, ids: 
       norm: (name, ...rest) => norm(`${path}.${name}`, ...rest),
       values: (name) => read(`${path}.${name}`, false),
     }
-    const attended = await mixed(layer, await layer.norm('input_layernorm', x))
-    // Gemma 3 normalises what attention and the MLP give, too.
-    x = plus(x, around ? await layer.norm('post_attention_layernorm', attended) : attended)
-    const wide = await layer.norm(around ? 'pre_feedforward_layernorm' : 'post_attention_layernorm', x)
+    const attended = await mixed(layer, before ? await layer.norm('input_layernorm', x) : x)
+    // Gemma 3 normalises what attention and the MLP give, too, and OLMo 2 that alone.
+    x = plus(x, after ? await layer.norm('post_attention_layernorm', attended) : attended)
+    const wide = before ? await layer.norm(after ? 'pre_feedforward_layernorm' : 'post_attention_layernorm', x) : x
     const [gate, up] = [await layer.linear('gate_proj', wide), await layer.linear('up_proj', wide)]
     const inner = gate.map((row, t) => row.map((g, c) => (activation === 'gelu' ? gelu(g) : silu(g)) * up[t][c]))
     const down = await layer.linear('down_proj', inner)
-    x = plus(x, around ? await layer.norm('post_feedforward_layernorm', down) : down)
+    x = plus(x, after ? await layer.norm('post_feedforward_layernorm', down) : down)
   }
   const last = await norm('model.norm', x)
   const logits = multiply(last, config.tieWordEmbeddings ? embedding : await read('lm_head.weight'))

@@ -94,6 +94,22 @@ export const modelShapes: Record<string, ModelConfig> = {
     localRopeTheta: 1e4,
     maxPositionEmbeddings: 32768,
   },
+  'olmo-2-1b': {
+    ...base,
+    family: 'olmo2',
+    hiddenSize: 2048,
+    intermediateSize: 8192,
+    layers: 16,
+    heads: 16,
+    kvHeads: 16,
+    headDim: 128,
+    vocabSize: 100352,
+    tieWordEmbeddings: false,
+    norms: 'after',
+    qkNormWhole: true,
+    ropeTheta: 5e5,
+    maxPositionEmbeddings: 4096,
+  },
 }
 
 /** A model of random bf16 weights, made tensor by tensor as it is read; activations keep their size through the layers. */

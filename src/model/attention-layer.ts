@@ -22,7 +22,7 @@ export interface AttentionPart {
   k: Projection
   v: Projection
   o: Projection
-  /** Norm of each head of q: Qwen3, Qwen3.5 and Gemma 3. */
+  /** Norm of each head of q: Qwen3, Qwen3.5 and Gemma 3; of all heads together: OLMo 2. */
   qNorm?: Norm
   kNorm?: Norm
 }
@@ -100,8 +100,8 @@ function turned(
     const [projected, k, values] = linears(tape, x, projections, options)
     const { q, gate } = splitGate(tape, projected, config)
     const rotaryDim = rotaryDimOf(config)
-    const keys = rmsNormTurned(tape, k, layer.kNorm, layout, table, rotaryDim)
-    const attending = rmsNormTurned(tape, q, layer.qNorm, layout, table, rotaryDim)
+    const keys = rmsNormTurned(tape, k, layer.kNorm, layout, table, headDim, rotaryDim)
+    const attending = rmsNormTurned(tape, q, layer.qNorm, layout, table, headDim, rotaryDim)
     tape.done(q, k)
     return { q: attending, own: { keys, values }, gate }
   }

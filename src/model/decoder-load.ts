@@ -16,7 +16,7 @@ import { RotaryCache, type Decoder, type DecoderLayer } from './decoder.ts'
 import type { DeltaPart } from './delta-layer.ts'
 import { loraScale, type Adapter } from './peft.ts'
 import { checkQuantization, heldFormat, readBlocks } from './quantise.ts'
-import { DELTA_PART, isDelta, linearPath, type LinearModule } from './shapes.ts'
+import { DELTA_PART, isDelta, linearPath, qkNormChannels, type LinearModule } from './shapes.ts'
 import { refuseOtherHead } from './tied-head.ts'
 import type { ModelConfig, Quantization, Qwen35Config, TensorBlocks, TensorData, TensorSource } from './types.ts'
 import { Uploads } from './uploads.ts'
@@ -146,14 +146,15 @@ class Loader {
   async #layer(index: number): Promise<DecoderLayer> {
     const { config } = this.#files
     const path = `model.layers.${index}`
-    const inputNorm = await this.#norm(`${path}.input_layernorm`, config.hiddenSize)
+    const norm = (name: string) => this.#norm(`${path}.${name}_layernorm`, config.hiddenSize)
+    const [before, after] = [config.norms !== 'after', config.norms !== undefined]
+    const inputNorm = before ? await norm('input') : undefined
     const mixer = isDelta(config, index) ? await this.#delta(index, config.qwen35!) : await this.#attention(index)
-    const around = config.norms === 'around'
-    const oNorm = around ? await this.#norm(`${path}.post_attention_layernorm`, config.hiddenSize) : undefined
-    const postNorm = await this.#norm(`${path}.${around ? 'pre_feedforward' : 'post_attention'}_layernorm`, config.hiddenSize)
+    const oNorm = after ? await norm('post_attention') : undefined
+    const postNorm = before ? await norm(after ? 'pre_feedforward' : 'post_attention') : undefined
     const [gate, up] = await this.#projections(index, ['gate_proj', 'up_proj'], false)
     const [down] = await this.#projections(index, ['down_proj'], false)
-    const downNorm = around ? await this.#norm(`${path}.post_feedforward_layernorm`, config.hiddenSize) : undefined
+    const downNorm = after ? await norm('post_feedforward') : undefined
     return { inputNorm, mixer, oNorm, postNorm, gate, up, down, downNorm }
   }
 
@@ -162,8 +163,9 @@ class Loader {
     const path = `model.layers.${index}.self_attn`
     const [q, k, v] = await this.#projections(index, ['q_proj', 'k_proj', 'v_proj'], config.qkvBias)
     const [o] = await this.#projections(index, ['o_proj'], config.outputBias)
-    const qNorm = config.qkNorm ? await this.#norm(`${path}.q_norm`, config.headDim) : undefined
-    const kNorm = config.qkNorm ? await this.#norm(`${path}.k_norm`, config.headDim) : undefined
+    const [ofQ, ofK] = qkNormChannels(config)
+    const qNorm = config.qkNorm ? await this.#norm(`${path}.q_norm`, ofQ) : undefined
+    const kNorm = config.qkNorm ? await this.#norm(`${path}.k_norm`, ofK) : undefined
     return { kind: 'attention', q, k, v, o, qNorm, kNorm }
   }
 

@@ -17,7 +17,7 @@ import { Uploads } from './uploads.ts'
 /** Config values that a decoder's buffers and commands depend on. */
 const fixed = [
   'family', 'hiddenSize', 'intermediateSize', 'layers', 'heads', 'kvHeads', 'headDim', 'vocabSize', 'qkvBias',
-  'outputBias', 'qkNorm', 'rmsNormEps', 'ropeTheta', 'ropeScaling', 'layersWithoutRope', 'slidingWindow', 'slidingLayers',
+  'outputBias', 'qkNorm', 'qkNormWhole', 'rmsNormEps', 'ropeTheta', 'ropeScaling', 'layersWithoutRope', 'slidingWindow', 'slidingLayers',
   'localRopeTheta', 'attentionScale', 'embeddingScale', 'activation', 'norms', 'normsFromOne', 'qwen35',
 ] as const satisfies (keyof ModelConfig)[] // prettier-ignore
 

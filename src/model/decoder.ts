@@ -1,6 +1,6 @@
 /**
- * The decoder-only transformer of Llama, Mistral, SmolLM3, Qwen2, Qwen3, Qwen3.5 and Gemma 3: pre-norm blocks of attention, or of a Gated DeltaNet in its place
- * (delta-layer.ts), and a gated MLP (transformers' modeling_llama.py and its kin). One forward pass serves training, scoring, prefill and decode: rows are tokens of any sequences, and `layout` says which keys
+ * The decoder-only transformer of Llama, Mistral, SmolLM3, Qwen2, Qwen3, Qwen3.5, Gemma 3, OLMo 2 and Olmo 3: blocks of attention, or of a Gated DeltaNet in its place
+ * (delta-layer.ts), and a gated MLP, with norms before these, after or both (transformers' modeling_llama.py and its kin). One forward pass serves training, scoring, prefill and decode: rows are tokens of any sequences, and `layout` says which keys
  * each row sees, so all of them sum in the same order.
  */
 import type { RowLayout } from '../autograd/ops/attention.ts'
@@ -23,17 +23,18 @@ import { inverseFrequencies, rotaryFactor, rotaryTable } from './rope.ts'
 import type { ModelConfig } from './types.ts'
 
 export interface DecoderLayer {
-  inputNorm: Norm
+  /** Norm of the mixer's input; OLMo 2 has none. */
+  inputNorm?: Norm
   /** The part through which a token sees those before it. */
   mixer: AttentionPart | DeltaPart
-  /** Norm of the mixer's output, before the residual is added: Gemma 3. */
+  /** Norm of the mixer's output, before the residual is added: Gemma 3 and OLMo 2. */
   oNorm?: Norm
-  /** Norm of the MLP's input. */
-  postNorm: Norm
+  /** Norm of the MLP's input, likewise. */
+  postNorm?: Norm
   gate: Projection
   up: Projection
   down: Projection
-  /** Norm of the MLP's output, likewise. */
+  /** Norm of the MLP's output, as oNorm. */
   downNorm?: Norm
 }
 

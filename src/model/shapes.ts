@@ -29,6 +29,10 @@ function linearModules(config: ModelConfig, layer: number): LinearModule[] {
   return [...(isDelta(config, layer) ? DELTA_MODULES : ATTENTION), ...MLP]
 }
 
+/** What the norms of q and of k go over, where there are some: a head, or all of them. */
+export const qkNormChannels = ({ qkNormWhole, heads, kvHeads, headDim }: ModelConfig): [number, number] =>
+  qkNormWhole ? [heads * headDim, kvHeads * headDim] : [headDim, headDim]
+
 /** Layers that have keys and values. */
 export const attentionLayers = ({ layers, qwen35 }: ModelConfig): number => layers - (qwen35?.deltaLayers.length ?? 0)
 
@@ -84,7 +88,7 @@ export function tensorShapes(config: ModelConfig): Map<string, number[]> {
   const linears = linearShapes(config)
   for (let layer = 0; layer < config.layers; layer++) {
     const path = `model.layers.${layer}`
-    out.set(`${path}.input_layernorm.weight`, [config.hiddenSize])
+    if (config.norms !== 'after') out.set(`${path}.input_layernorm.weight`, [config.hiddenSize])
     for (const module of linearModules(config, layer)) {
       const linear = linearPath(layer, module)
       const shape = linears.get(linear) as [number, number]
@@ -99,12 +103,13 @@ export function tensorShapes(config: ModelConfig): Map<string, number[]> {
       for (const name of ['A_log', 'dt_bias']) out.set(`${path}.${DELTA_PART}.${name}`, [valueHeads])
       out.set(`${path}.${DELTA_PART}.norm.weight`, [valueDim])
     } else if (config.qkNorm) {
-      out.set(`${path}.self_attn.q_norm.weight`, [config.headDim])
-      out.set(`${path}.self_attn.k_norm.weight`, [config.headDim])
+      const [q, k] = qkNormChannels(config)
+      out.set(`${path}.self_attn.q_norm.weight`, [q])
+      out.set(`${path}.self_attn.k_norm.weight`, [k])
     }
     out.set(`${path}.post_attention_layernorm.weight`, [config.hiddenSize])
-    if (config.norms === 'around')
-      for (const norm of ['pre', 'post']) out.set(`${path}.${norm}_feedforward_layernorm.weight`, [config.hiddenSize])
+    for (const norm of { around: ['pre', 'post'], after: ['post'], none: [] }[config.norms ?? 'none'])
+      out.set(`${path}.${norm}_feedforward_layernorm.weight`, [config.hiddenSize])
   }
   out.set('model.norm.weight', [config.hiddenSize])
   if (!config.tieWordEmbeddings) out.set('lm_head.weight', [config.vocabSize, config.hiddenSize])

@@ -1,8 +1,18 @@
 /** What the model room knows of a model: its shape, its tensors, its tokenizer. */
 import type { QuantisedFormat } from '../kernels/quantised/quantised.ts'
 
-/** The families that the decoder runs. Mistral is Llama by another name, SmolLM3 has layers without rotary embedding; gemma3_text is Gemma 3 without images, qwen3_5_text is Qwen3.5. */
-export const FAMILIES = ['llama', 'mistral', 'smollm3', 'qwen2', 'qwen3', 'gemma3_text', 'qwen3_5_text'] as const
+/** The families that the decoder runs. Mistral is Llama by another name, SmolLM3 has layers without rotary embedding; gemma3_text is Gemma 3 without images, qwen3_5_text is Qwen3.5, olmo3 is OLMo 2 with windows. */
+export const FAMILIES = [
+  'llama',
+  'mistral',
+  'smollm3',
+  'qwen2',
+  'qwen3',
+  'gemma3_text',
+  'qwen3_5_text',
+  'olmo2',
+  'olmo3',
+] as const
 export type ModelFamily = (typeof FAMILIES)[number]
 
 /** Rotary embedding frequencies; `llama3` is the scaling of Llama 3.1 and later (transformers' `_compute_llama3_parameters`). */
@@ -60,7 +70,7 @@ export interface ModelConfig {
   slidingWindow?: number
   /** The layers with this window. Default: all, as in Mistral. */
   slidingLayers?: number[]
-  /** Rotary base of these layers, unscaled, where it is another one (Gemma 3). */
+  /** Rotary base of these layers, unscaled, where they have another rotary embedding than the others (Gemma 3, Olmo 3). */
   localRopeTheta?: number
   tieWordEmbeddings: boolean
   /** q, k, v projections have a bias (Qwen2; Llama and Qwen3 with attention_bias). */
@@ -69,14 +79,16 @@ export interface ModelConfig {
   outputBias: boolean
   /** RMSNorm over each head of q and k (Qwen3, Qwen3.5, Gemma 3). */
   qkNorm: boolean
+  /** These norms go over all heads together, as over one (OLMo 2). */
+  qkNormWhole?: boolean
   /** Attention scores are multiplied by it. Default: headDim ** -0.5. */
   attentionScale?: number
   /** Embeddings are multiplied by it, as `embeddingScale` in decoder-load.ts rounds it (Gemma 3: the root of the hidden size). Default: 1. */
   embeddingScale?: number
   /** Gate of the MLP: GELU in its tanh form (Gemma 3). Default: SiLU. */
   activation?: 'gelu'
-  /** Norms follow attention and MLP, too, before the residual is added (Gemma 3). Default: they only go before. */
-  norms?: 'around'
+  /** Norms follow attention and MLP before the residual is added, and go before them, too (around: Gemma 3) or do not (after: OLMo 2). Default: they only go before. */
+  norms?: 'around' | 'after'
   /** Norms multiply by 1 + their weight (Gemma 3; Qwen3.5, but for those after the delta rule). */
   normsFromOne?: boolean
   /** Set for Qwen3.5 only. */

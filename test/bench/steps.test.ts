@@ -124,6 +124,27 @@ test.each([
       qwen35: { deltaLayers: [0], keyHeads: 2, valueHeads: 4, keyDim: 16, valueDim: 8, taps: 4, rotaryDim: 8 },
     },
   ],
+  ['olmo 2, norms after', { family: 'olmo2', norms: 'after', qkNormWhole: true }],
+  [
+    'olmo 3, yarn where there is no window',
+    {
+      family: 'olmo3',
+      norms: 'after',
+      qkNormWhole: true,
+      slidingLayers: [0],
+      slidingWindow: 3,
+      localRopeTheta: 100,
+      ropeScaling: {
+        type: 'yarn',
+        factor: 4,
+        attentionFactor: 1.3,
+        betaFast: 4,
+        betaSlow: 1,
+        truncate: true,
+        originalMaxPositionEmbeddings: 64,
+      },
+    },
+  ],
 ] as [string, Partial<ModelConfig>][])('the float64 pass and the kernels agree: %s', async (_, change) => {
   const files = varied(randomModel('small', { ...small, ...change }))
   const [sample] = randomSamples({ sequences: 1, length: 11 }, 300)
@@ -142,6 +163,7 @@ test('shapes: weights as their models have them, random ones the same each time,
   expect(millions('qwen3-4b')).toBe(4022.5)
   expect(millions('qwen3.5-0.8b')).toBe(752.4)
   expect(millions('gemma-3-270m')).toBe(268.1)
+  expect(millions('olmo-2-1b')).toBe(1484.9)
   const [a, b] = await Promise.all(
     ['tiny', 'tiny'].map(async (name) => await (await modelFor(name)).tensors.read('model.layers.0.mlp.up_proj.weight')),
   )
@@ -149,7 +171,7 @@ test('shapes: weights as their models have them, random ones the same each time,
   const other = await (await modelFor('tiny')).tensors.read('model.layers.1.mlp.up_proj.weight')
   expect(other).not.toEqual(a)
   await expect(modelFor('qwen3-4B')).rejects.toThrow(
-    '--model qwen3-4B is neither a file or folder here nor a shape with random weights, which are tiny, smollm2-135m, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3.5-0.8b, gemma-3-270m. Did you mean qwen3-4b?',
+    '--model qwen3-4B is neither a file or folder here nor a shape with random weights, which are tiny, smollm2-135m, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3.5-0.8b, gemma-3-270m, olmo-2-1b. Did you mean qwen3-4b?',
   )
 })
 

@@ -138,21 +138,29 @@ async function expectBitsOf(engine: Engine, files: ModelFiles, requests: Generat
   files.close()
 }
 
-it.each(['smollm3', 'smollm3-window', 'mistral', 'qwen2-window', 'gemma3', 'qwen35', 'llama-yarn', 'qwen3-yarn'])(
-  "gives the trainer's bits for a model of its own kind: %s",
-  async (name) => {
-    const dir = join(import.meta.dirname, '../fixtures/odd', name)
-    const files = await openModel(join(dir, 'model'))
-    const decoder = await loadDecoder(gpu, files, { adapter: await readAdapter(join(dir, 'adapter')) })
-    const engine = engineOf(decoder, { maxPrefillRows: 5 })
-    const requests = [3, 9, 30].map((length, seed) => ({
-      promptIds: Array.from({ length }, (_, i) => (i * 37 + seed) % files.config.vocabSize),
-      sampling: sampling({ seed, max_tokens: 11 }),
-    }))
-    const results = await Promise.all(requests.map((request) => engine.generate(request)))
-    await expectBitsOf(engine, files, requests, results)
-  },
-)
+it.each([
+  'smollm3',
+  'smollm3-window',
+  'mistral',
+  'qwen2-window',
+  'gemma3',
+  'qwen35',
+  'llama-yarn',
+  'qwen3-yarn',
+  'olmo2',
+  'olmo3',
+])("gives the trainer's bits for a model of its own kind: %s", async (name) => {
+  const dir = join(import.meta.dirname, '../fixtures/odd', name)
+  const files = await openModel(join(dir, 'model'))
+  const decoder = await loadDecoder(gpu, files, { adapter: await readAdapter(join(dir, 'adapter')) })
+  const engine = engineOf(decoder, { maxPrefillRows: 5 })
+  const requests = [3, 9, 30].map((length, seed) => ({
+    promptIds: Array.from({ length }, (_, i) => (i * 37 + seed) % files.config.vocabSize),
+    sampling: sampling({ seed, max_tokens: 11 }),
+  }))
+  const results = await Promise.all(requests.map((request) => engine.generate(request)))
+  await expectBitsOf(engine, files, requests, results)
+})
 
 const smollm2 = join(import.meta.dirname, '../../models/SmolLM2-135M-Instruct.Q4_1.gguf')
 const isThere = existsSync(smollm2)

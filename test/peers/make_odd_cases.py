@@ -18,13 +18,13 @@ from pathlib import Path
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3_5TextConfig, SmolLM3Config
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MistralConfig, Olmo2Config, Olmo3Config, Qwen2Config, Qwen3Config, Qwen3_5TextConfig, SmolLM3Config
 
 HERE = Path(__file__).resolve().parent
 FIXTURES = HERE.parent / 'fixtures'
 ALL = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj']
 CONFIGS = {'llama': LlamaConfig, 'mistral': MistralConfig, 'smollm3': SmolLM3Config, 'qwen2': Qwen2Config, 'qwen3': Qwen3Config,
-           'gemma3_text': Gemma3TextConfig, 'qwen3_5_text': Qwen3_5TextConfig}
+           'gemma3_text': Gemma3TextConfig, 'qwen3_5_text': Qwen3_5TextConfig, 'olmo2': Olmo2Config, 'olmo3': Olmo3Config}
 # Families whose norms multiply with 1 + their weight.
 FROM_ONE = ('gemma3_text', 'qwen3_5_text')
 MIXED = ['sliding_attention', 'full_attention', 'sliding_attention', 'full_attention']
@@ -57,12 +57,17 @@ CASES = {
     'qwen35': case('qwen3_5_text', 48, 72, 3, 3, 1, 128, tied=True, rank=4, targets=DELTA_TARGETS, **DELTA, lengths=(60, 2, 17, 5)),
     'llama-yarn': case('llama', 24, 40, 1, 2, 1, 97, head_dim=16, rank=4, targets=['q_proj', 'k_proj'], rope={**YARN, 'attention_factor': 1.5}, lengths=(90, 33, 2)),
     'qwen3-yarn': case('qwen3', 24, 40, 2, 2, 1, 97, head_dim=16, tied=True, rank=4, targets=['q_proj', 'v_proj', 'down_proj'], rope=YARN, lengths=(2, 1, 150, 20)),
+    'olmo2': case('olmo2', 40, 72, 2, 4, 2, 131, head_dim=12, rank=4, targets=['q_proj', 'v_proj', 'o_proj', 'up_proj', 'down_proj'], lengths=(60, 2, 17, 5)),
+    'olmo3': case('olmo3', 32, 48, 4, 3, 1, 131, head_dim=16, rank=4, targets=['k_proj', 'o_proj', 'gate_proj', 'down_proj'], sliding_window=16, rope=YARN, lengths=(60, 2, 17, 5)),
     # too large to commit, or variations
     'qwen35-wide': case('qwen3_5_text', 40, 72, 4, 2, 2, 128, dtype='f32', targets=DELTA_TARGETS,
                         **{**DELTA, 'head_dim': 128, 'linear_key_head_dim': 128, 'linear_value_head_dim': 128, 'layer_types': None}, lengths=(70, 2, 200, 5)),
     'gemma3-wide': case('gemma3_text', 40, 72, 4, 2, 2, 128, head_dim=256, tied=True, dtype='f32', sliding_window=40, layer_types=MIXED, lengths=(60, 2, 17, 5),
                         rope={'rope_type': 'linear', 'factor': 8.0}),
     'gemma3-long': case('gemma3_text', 40, 72, 3, 4, 1, 499, head_dim=20, tied=True, sliding_window=300, layer_types=MIXED[:3], lengths=(700, 40, 301, 2)),
+    'olmo2-wide': case('olmo2', 264, 300, 2, 4, 4, 499, head_dim=128, attention_bias=True, tied=True, dtype='f32', lengths=(70, 2, 200, 5)),
+    'olmo2-one-head': case('olmo2', 24, 40, 2, 1, 1, 97, head_dim=16, attention_bias=True, lengths=(20, 2, 9)),
+    'olmo3-long': case('olmo3', 64, 72, 5, 4, 2, 499, sliding_window=300, attention_bias=True, rope={**YARN, 'original_max_position_embeddings': 512}, lengths=(700, 40, 301, 2)),
     'qwen3-untied': case('qwen3', 36, 100, 2, 4, 1, 8205, head_dim=20, dtype='f32'),
     'qwen3-window': case('qwen3', 48, 72, 4, 4, 2, 499, head_dim=20, use_sliding_window=True, sliding_window=300, layer_types=MIXED, lengths=(700, 40, 301, 2)),
     'qwen3-bias': case('qwen3', 64, 171, 2, 4, 2, 499, head_dim=32, tied=True, attention_bias=True),
@@ -82,14 +87,14 @@ CASES = {
     'nothing': case('llama', 36, 100, 1, 3, 1, 499, rank=8, lengths=(1, 1, 6), masked_off=True),
 }
 COMMITTED = ['llama-bias', 'qwen3-tied', 'qwen2-slices', 'llama3-rope', 'llama-odd', 'smollm3', 'mistral', 'qwen2-window', 'smollm3-window', 'gemma3', 'qwen35', 'llama-yarn',
-             'qwen3-yarn']
+             'qwen3-yarn', 'olmo2', 'olmo3']
 
 
 def make_model(c):
     more = {k: c[k] for k in ('head_dim', 'attention_bias', 'no_rope_layer_interval', 'use_sliding_window', 'sliding_window', 'max_window_layers', 'layer_types', 'query_pre_attn_scalar',
                                'linear_num_key_heads', 'linear_num_value_heads', 'linear_key_head_dim', 'linear_value_head_dim') if k in c}
     rope = {'rope_theta': 10000.0, **c.get('rope', {'rope_type': 'default'})}
-    if c['family'] == 'gemma3_text':  # each kind of layer has its own parameters
+    if c['family'] in ('gemma3_text', 'olmo3'):  # each kind of layer has its own parameters
         rope = {'full_attention': {**rope, 'rope_theta': 1e6}, 'sliding_attention': {'rope_type': 'default', 'rope_theta': 10000.0}}
     config = CONFIGS[c['family']](
         hidden_size=c['hidden'], intermediate_size=c['inter'], num_hidden_layers=c['layers'], num_attention_heads=c['heads'],

@@ -28,10 +28,11 @@ export function turnIntoCache(tape: Tape, { q, k, v }: { q: Tensor; k: Tensor; v
   ropeIntoCache(tape.gpu, { ...into, q: q.buffer, k: k.buffer, v: v.buffer }, q.rows, shape, f16, rotaryDim)
 }
 
-/** As `turnIntoCache` of q and k whose heads are normalised first: q, and it drops what it was given. With one dispatch where heads and cache suit it. */
+/** As `turnIntoCache` of q and k whose heads, or whole rows, are normalised first: q, and it drops what it was given. With one dispatch where heads and cache suit it. */
 export function normIntoCache(tape: Tape, [q, k, v]: Tensor[], [ofQ, ofK]: [Norm, Norm], into: IntoCache): Tensor {
   const { headDim, rotaryDim = headDim, f16 } = into
-  if (f16 || rotaryDim < headDim || tape.recording || !takesNormRope(tape.gpu, headDim)) {
+  const ofHeads = [ofQ, ofK].every(({ channels }) => channels === headDim)
+  if (!ofHeads || f16 || rotaryDim < headDim || tape.recording || !takesNormRope(tape.gpu, headDim)) {
     const [qn, kn] = [rmsNorm(tape, q, ofQ), rmsNorm(tape, k, ofK)]
     turnIntoCache(tape, { q: qn, k: kn, v }, into)
     tape.done(q, k, kn, v)

@@ -30,20 +30,20 @@ export function rmsNormInHalf(tape: Tape, x: Tensor, { name, gain, channels, eps
   return y
 }
 
-/** `rope` of `rmsNorm` over each head of x, to the bit; in one dispatch, and one back, where the kernels take heads so wide. */
+/** `rope` of `rmsNorm` over each head of x or over whole rows, to the bit; heads in one dispatch, and one back, where the kernels take them so wide. */
 export function rmsNormTurned(
   tape: Tape,
   x: Tensor,
   norm: Norm,
   { info }: RowLayout,
   table: GpuBuffer,
-  rotaryDim = norm.channels,
+  headDim = norm.channels,
+  rotaryDim = headDim,
 ): Tensor {
-  const { channels } = norm
-  const heads = x.columns / channels
-  if (rotaryDim === channels && kernels.takesTurn(tape.gpu, channels))
+  const heads = x.columns / headDim
+  if (norm.channels === headDim && rotaryDim === headDim && kernels.takesTurn(tape.gpu, headDim))
     return rmsNorm(tape, x, norm, { turn: { info, table, heads } })
-  return rope(tape, rmsNorm(tape, x, norm), { info }, table, heads, channels, false, rotaryDim)
+  return rope(tape, rmsNorm(tape, x, norm), { info }, table, heads, headDim, false, rotaryDim)
 }
 
 /**

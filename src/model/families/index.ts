@@ -5,6 +5,7 @@ import { FAMILIES, type ModelFamily } from '../types.ts'
 import type { Family } from './family.ts'
 import { gemma3 } from './gemma3.ts'
 import { llama, mistral } from './llama.ts'
+import { olmo2, olmo3 } from './olmo.ts'
 import { qwen2, qwen3, smollm3 } from './qwen.ts'
 import { qwen35 } from './qwen35.ts'
 
@@ -16,6 +17,8 @@ export const families: Record<ModelFamily, Family> = {
   qwen3,
   gemma3_text: gemma3,
   qwen3_5_text: qwen35,
+  olmo2,
+  olmo3,
 }
 
 /** For messages: a, b and c. */
