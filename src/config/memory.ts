@@ -156,7 +156,8 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
 const innerWidth = (model: ModelConfig): number => {
   const { hiddenSize: H, intermediateSize: I, heads, kvHeads, headDim, qkNorm, norms, qwen35, layers } = model
   const [Q, K] = [heads * headDim, kvHeads * headDim]
-  const common = (norms === 'around' ? 6 : 4) * H + 3 * I
+  // Behind a norm after the MLP, the product before it is kept too.
+  const common = (norms ? { around: 6, after: 5 }[norms] : 4) * H + 3 * I
   const attention = 3 * Q + 4 * K + (qkNorm ? Q + K : 0) + heads + (qwen35 ? 4 * Q : 0)
   const attending = attentionLayers(model)
   return common + (attention * attending + deltaWidth(model) * (layers - attending)) / layers

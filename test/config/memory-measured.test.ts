@@ -30,14 +30,17 @@ const delta: ModelConfig = {
   layers: 4,
   qwen35: { deltaLayers: [0, 1, 2], keyHeads: 4, valueHeads: 4, keyDim: 32, valueDim: 32, taps: 4, rotaryDim: 8 },
 }
-const withStates = {
-  ...model,
-  config: delta,
-  tensors: madeTensors(delta, (name, shape) => {
+const withStates = filled(delta)
+/** As OLMo 2 has its norms. */
+const normsAfter = filled({ ...model.config, family: 'olmo2', norms: 'after', qkNormWhole: true })
+
+function filled(shape: ModelConfig): ModelTensors {
+  const tensors = madeTensors(shape, (name, sizes) => {
     const random = new Random(hashSeed('states', name))
-    const data = Float32Array.from({ length: shape.reduce((a, b) => a * b, 1) }, () => random.normal() * 0.02)
-    return { dtype: 'f32', shape, data }
-  }),
+    const data = Float32Array.from({ length: sizes.reduce((a, b) => a * b, 1) }, () => random.normal() * 0.02)
+    return { dtype: 'f32', shape: sizes, data }
+  })
+  return { ...model, config: shape, tensors }
 }
 
 const config = (args: string) =>
@@ -67,6 +70,11 @@ describe('within a quarter of the truth', () => {
     ['LoRA, everything kept', 'gradient_checkpointing = false'],
     ['full fine-tuning', 'use_lora = false'],
   ])('with Gated DeltaNets: %s', async (_, args) => await expectNear(withStates, config(args)))
+  test.each([
+    ['LoRA', 'lora_rank = 12'],
+    ['LoRA, everything kept', 'gradient_checkpointing = false'],
+    ['full fine-tuning', 'use_lora = false'],
+  ])('with norms after attention and MLP: %s', async (_, args) => await expectNear(normsAfter, config(args)))
 })
 
 async function expectNear(files: ModelTensors, run: RunConfig): Promise<void> {

@@ -1,5 +1,5 @@
 """An adapter that dawn-rl trained and saved loads in PEFT, and there gives the log-probabilities that `cli.js score` gives; and so do its
-merged weights in transformers. On the golden models, and on SmolLM2 where models/ has it.
+merged weights in transformers. On the golden models, on some odd ones, and on SmolLM2 where models/ has it.
 
 usage: bash scripts/peers.sh test/peers/test_adapter.py
 """
@@ -49,6 +49,9 @@ with tempfile.TemporaryDirectory(prefix='dawn-rl-peers-') as folder:
     for name, rank in (('llama', 8), ('qwen2', 4), ('qwen3', 12)):
         model = GOLDEN / name / 'model'
         compare(name, model, GOLDEN / name / 'batch.json', Path(folder) / name, rank, base=model)
+    for name, rank in (('olmo2', 4), ('olmo3', 8)):
+        odd = GOLDEN.parent / 'odd' / name
+        compare(name, odd / 'model', odd / 'batch.json', Path(folder) / name, rank, base=odd / 'model')
     gguf = ROOT / 'models/SmolLM2-135M-Instruct.Q4_1.gguf'
     if gguf.exists():
         compare('SmolLM2', gguf, GOLDEN / 'smollm2/batch.json', Path(folder) / 'smollm2', 8)
