@@ -8,6 +8,7 @@ import { isQuantised, type QuantisedFormat } from '../kernels/quantised/quantise
 import { MOST_LAYERS } from './config-keys.ts'
 import { familyNames } from './families/index.ts'
 import type { GgufFile, GgufValue } from './gguf.ts'
+import { readYarn } from './rope-yarn.ts'
 import { tensorShapes } from './shapes.ts'
 import type { ModelConfig, ModelFamily, RopeScaling, TensorBlocks, TensorData, TensorSource } from './types.ts'
 
@@ -154,10 +155,11 @@ async function ropeScaling(file: GgufFile, arch: string, headDim: number, theta:
   const type = meta.string(`${arch}.rope.scaling.type`) ?? 'linear'
   const given = meta.number(`${arch}.rope.scaling.factor`) ?? meta.number(`${arch}.rope.scale_linear`)
   const factor = (type === 'linear' && given) || 1
-  if (type !== 'none' && type !== 'linear')
-    throw new UserError(`${file.path}: rope scaling "${type}" is not supported; none, linear and llama3 are.`)
+  if (type !== 'none' && type !== 'linear' && type !== 'yarn')
+    throw new UserError(`${file.path}: rope scaling "${type}" is not supported; none, linear, llama3 and yarn are.`)
   if (file.tensors.has('rope_factors_long.weight'))
     throw new UserError(`${file.path}: long and short rope factors are not supported.`)
+  if (type === 'yarn') return yarn(file, arch)
   if (!file.tensors.has('rope_freqs.weight')) return factor === 1 ? { type: 'default' } : { type: 'linear', factor }
   const factors = await file.readFloat32('rope_freqs.weight')
   if (factors.length !== headDim / 2) {
@@ -166,6 +168,34 @@ async function ropeScaling(file: GgufFile, arch: string, headDim: number, theta:
     )
   }
   return KNOWN_LLAMA3.find((known) => isLlama3(known, factors, theta)) ?? { type: 'factors', factors }
+}
+
+/** Keys of yarn, below `rope.scaling`, that versions of llama.cpp understand in different ways, with the values that change nothing in any. */
+const YARN_AS_IT_IS = {
+  attn_factor: 1,
+  yarn_ext_factor: 1,
+  yarn_attn_factor: 1,
+  yarn_beta_fast: 32,
+  yarn_beta_slow: 1,
+  yarn_log_multiplier: 0,
+}
+
+/** With the bounds of YaRN's authors, and their factor of attention: what all versions of llama.cpp compute without other keys. */
+function yarn(file: GgufFile, arch: string): RopeScaling {
+  const meta = metadataReader(file)
+  const path = `${arch}.rope.scaling`
+  for (const [name, usual] of Object.entries(YARN_AS_IT_IS)) {
+    const value = meta.number(`${path}.${name}`) ?? usual
+    if (value !== usual)
+      throw new UserError(
+        `${file.path}: ${path}.${name} is ${exactDecimal(value)}, and only ${usual} is supported in a GGUF file. Take the model's Hugging Face folder.`,
+      )
+  }
+  if (file.tensors.has('rope_freqs.weight'))
+    throw new UserError(`${file.path}: rope scaling "yarn" with factors of its own (rope_freqs.weight) is not supported.`)
+  const positions = meta.count(`${arch}.context_length`)
+  const original = meta.number(`${path}.original_context_length`) || positions
+  return readYarn({ factor: exactDecimal(meta.above0(`${path}.factor`)) }, file.path, original, positions)
 }
 
 type Llama3 = Extract<RopeScaling, { type: 'llama3' }>

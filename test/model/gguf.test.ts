@@ -177,6 +177,23 @@ describe('a GGUF of a golden model', () => {
     [{ 'llama.rope.scaling.factor': { f32: 8 } }, { type: 'linear', factor: 8 }],
     [{ 'llama.rope.scaling.type': 'none', 'llama.rope.scaling.factor': { f32: 8 } }, { type: 'default' }],
     [{ 'llama.rope.scaling.type': 'linear', 'llama.rope.scaling.factor': { f32: 0 } }, { type: 'default' }],
+    [
+      {
+        'llama.rope.scaling.type': 'yarn',
+        'llama.rope.scaling.factor': { f32: 4 },
+        'llama.rope.scaling.original_context_length': { u32: 128 },
+        'llama.rope.scaling.yarn_beta_fast': { f32: 32 },
+      },
+      {
+        type: 'yarn',
+        factor: 4,
+        attentionFactor: 0.1 * Math.log(4) + 1,
+        betaFast: 32,
+        betaSlow: 1,
+        truncate: true,
+        originalMaxPositionEmbeddings: 128,
+      },
+    ],
   ] as [Record<string, MetadataValue>, object][])(
     'a factor of the rotary angles, as llama.cpp reads it: %j',
     async (metadata, scaling) => {
@@ -196,7 +213,12 @@ describe('a GGUF of a golden model', () => {
     [{ 'llama.block_count': { u32: 2 ** 31 } }, 'llama.block_count is 2147483648; it must be a whole number from 1 to 10000'],
     [{ 'llama.attention.head_count': { u32: 0 } }, 'llama.attention.head_count is 0; it must be a number above 0'],
     [{ 'llama.rope.freq_base': { f32: 0 } }, 'llama.rope.freq_base is 0; it must be a number above 0'],
-    [{ 'llama.rope.scaling.type': 'yarn' }, 'rope scaling "yarn" is not supported'],
+    [{ 'llama.rope.scaling.type': 'longrope' }, 'rope scaling "longrope" is not supported; none, linear, llama3 and yarn are.'],
+    [{ 'llama.rope.scaling.type': 'yarn' }, 'the metadata has no llama.rope.scaling.factor'],
+    [
+      { 'llama.rope.scaling.type': 'yarn', 'llama.rope.scaling.attn_factor': { f32: 1.2 } },
+      'llama.rope.scaling.attn_factor is 1.2, and only 1 is supported in a GGUF file',
+    ],
     [{ 'llama.expert_count': { u32: 8 } }, 'mixtures of experts are not supported'],
     [{ 'split.count': { u32: 2 } }, 'is one part of a split GGUF'],
     [{ 'llama.rope.dimension_count': { u32: 8 } }, 'rotary embeddings turn 8 of 16'],
