@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { parseConfig } from '../../src/model/config.ts'
+import { configToJson, parseConfig } from '../../src/model/config.ts'
 import { ropeOf, ropeScalingToJson } from '../../src/model/config-rope.ts'
 import { inverseFrequencies, rotaryFactor, rotaryTable } from '../../src/model/rope.ts'
 import { fixtures } from './helpers.ts'
@@ -26,6 +26,7 @@ test.each(cases.map((one) => [JSON.stringify(one.config.rope_scaling ?? one.conf
     const written = { rope_theta: read.ropeTheta, rope_scaling: ropeScalingToJson(read.ropeScaling) }
     const again = ropeOf({ model_type: config.model_type, ...written }, '', read.maxPositionEmbeddings, 1)
     expect(again).toEqual({ theta: read.ropeTheta, scaling: read.ropeScaling })
+    expect(parseConfig(JSON.parse(JSON.stringify(configToJson(read))) as Record<string, unknown>, '')).toEqual(read)
   },
 )
 

@@ -1,7 +1,7 @@
 /** Qwen3.5 (dense, text): Gated DeltaNets in most layers. */
 import { UserError } from '../../common/errors.ts'
 import { keyReader } from '../config-keys.ts'
-import { ropeKeys } from '../config-rope.ts'
+import { ropeKeys, ropeScalingToJson } from '../config-rope.ts'
 import { silu, siluKeys, type Family } from './family.ts'
 import { allBut, layersOf, layerTypes } from './layers.ts'
 
@@ -40,7 +40,7 @@ export const qwen35: Family = {
       qwen35: { deltaLayers, keyHeads, valueHeads, keyDim, valueDim, taps, rotaryDim },
     }
   },
-  write({ layers, headDim, ropeTheta, qkvBias, qwen35: own }) {
+  write({ layers, headDim, ropeTheta, ropeScaling, qkvBias, qwen35: own }) {
     if (!own) throw new Error('A Qwen3.5 without its own part')
     return {
       ...siluKeys,
@@ -50,7 +50,12 @@ export const qwen35: Family = {
       linear_key_head_dim: own.keyDim,
       linear_value_head_dim: own.valueDim,
       linear_conv_kernel_dim: own.taps,
-      rope_parameters: { rope_type: 'default', rope_theta: ropeTheta, partial_rotary_factor: own.rotaryDim / headDim },
+      rope_scaling: undefined,
+      rope_parameters: {
+        ...(ropeScalingToJson(ropeScaling) ?? { rope_type: 'default' }),
+        rope_theta: ropeTheta,
+        partial_rotary_factor: own.rotaryDim / headDim,
+      },
       attention_bias: qkvBias,
     }
   },
