@@ -1,7 +1,7 @@
-/** What mixes tokens in the float64 reference (reference.ts): attention, and the Gated DeltaNets of Qwen3.5. */
+/** What mixes tokens in the float64 reference (reference.ts): attention, the Gated DeltaNets of Qwen3.5, and the gated convolutions of LFM2. */
 import { headShape } from '../model/attention-layer.ts'
 import { inverseFrequencies, rotaryFactor } from '../model/rope.ts'
-import { isDelta, type LinearModule } from '../model/shapes.ts'
+import { mixerOf, type LinearModule } from '../model/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
 import { dot, matrix, rotate, sigmoid, silu, softplus } from './reference-math.ts'
 
@@ -19,7 +19,8 @@ export interface ReferenceLayer {
 
 /** What the layer adds to x before its MLP, of normed rows: (rows, hidden). */
 export async function mixed(layer: ReferenceLayer, x: Float64Array[]): Promise<Float64Array[]> {
-  return isDelta(layer.config, layer.index) ? await deltaNet(layer, x) : await attention(layer, x)
+  const mixers = { attention, delta: deltaNet, conv: gatedConv }
+  return await mixers[mixerOf(layer.config, layer.index)](layer, x)
 }
 
 async function attention({ config, index, linear, norm }: ReferenceLayer, x: Float64Array[]): Promise<Float64Array[]> {
@@ -101,6 +102,22 @@ async function deltaNet({ config, linear, norm, values }: ReferenceLayer, x: Flo
   const normed = await norm('linear_attn.norm', read, false)
   const gated = normed.map((row, t) => row.map((value, c) => value * silu(z[t][c])))
   return await linear('out_proj', gated)
+}
+
+async function gatedConv({ config, linear, values }: ReferenceLayer, x: Float64Array[]): Promise<Float64Array[]> {
+  const { hiddenSize: H, shortConv } = config
+  const { taps } = shortConv!
+  const gates = await linear('in_proj', x)
+  const conv = await values('conv.conv.weight')
+  const out = gates.map((row, t) =>
+    Float64Array.from({ length: H }, (_, c) => {
+      let sum = 0
+      for (let j = 0; j < Math.min(taps, t + 1); j++)
+        sum += conv[(c + 1) * taps - 1 - j] * gates[t - j][c] * gates[t - j][2 * H + c]
+      return row[H + c] * sum
+    }),
+  )
+  return await linear('out_proj', out)
 }
 
 const unit = (x: Float64Array): Float64Array => {

@@ -1,7 +1,7 @@
 /** A decoder in float64 on the host, straight from the definition: what a whole forward pass is held against. Slow on purpose: plain loops. */
 import { embeddingScale, type ModelTensors } from '../model/decoder-load.ts'
 import { widenBf16 } from '../model/bf16.ts'
-import { linearPath } from '../model/shapes.ts'
+import { lastNormPath, layerPath, linearPath } from '../model/shapes.ts'
 import { gelu, matrix, multiply, plus, rmsNorm, silu } from './reference-math.ts'
 import { mixed, type ReferenceLayer } from './reference-mixers.ts'
 
@@ -28,17 +28,16 @@ export async function referenceLogprobs({ config, tensors }: ModelTensors, ids: 
   for (let t = 0; t < rows; t++) for (let c = 0; c < H; c++) x[t][c] = embedding[ids[t] * H + c] * scale
 
   for (let index = 0; index < config.layers; index++) {
-    const path = `model.layers.${index}`
     const layer: ReferenceLayer = {
       config,
       index,
       linear: async (module, input) => {
-        const name = linearPath(index, module)
+        const name = linearPath(config, index, module)
         const bias = tensors.has(`${name}.bias`) ? await read(`${name}.bias`) : undefined
         return multiply(input, await read(`${name}.weight`), bias)
       },
-      norm: (name, ...rest) => norm(`${path}.${name}`, ...rest),
-      values: (name) => read(`${path}.${name}`, false),
+      norm: (name, ...rest) => norm(layerPath(config, index, name), ...rest),
+      values: (name) => read(layerPath(config, index, name), false),
     }
     const attended = await mixed(layer, before ? await layer.norm('input_layernorm', x) : x)
     // Gemma 3 normalises what attention and the MLP give, too, and OLMo 2 that alone.
@@ -49,7 +48,7 @@ export async function referenceLogprobs({ config, tensors }: ModelTensors, ids: 
     const down = await layer.linear('down_proj', inner)
     x = plus(x, after ? await layer.norm('post_feedforward_layernorm', down) : down)
   }
-  const last = await norm('model.norm', x)
+  const last = await norm(lastNormPath(config), x)
   const logits = multiply(last, config.tieWordEmbeddings ? embedding : await read('lm_head.weight'))
   return Float64Array.from(logits, (row, t) => {
     const high = row.reduce((a, b) => Math.max(a, b), -Infinity)

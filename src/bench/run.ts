@@ -11,7 +11,7 @@ import { benchDecode, type DecodeRow, type DecodeSize } from './decode.ts'
 import { benchKernels, type NamedShape, type Skipped } from './kernels.ts'
 import { measurePeaks, type Peaks } from './peaks.ts'
 import { modelFor, modelShapes } from './shapes.ts'
-import { benchStep, loraOptions, stepKinds, type StepKind, type StepRow, type StepSize } from './step.ts'
+import { benchStep, loraOptionsOf, stepKinds, type StepKind, type StepRow, type StepSize } from './step.ts'
 
 /** Everything that can be asked for. */
 export const topics = ['kernels', ...kernelGroups, 'step', 'decode', 'all'] as const
@@ -176,7 +176,11 @@ async function decodesOf(gpu: Gpu, ref: string, options: BenchOptions, report: B
   const usual = large ? [1, 16] : options.quick ? [1, 2] : [1, 16, 32, 128]
   const sequences = options.rows ?? usual
   await attempt(`decode (${files.name})`, bytesOf('decode', weights), gpu, report, hooks, async () => {
-    const decoder = await loadDecoder(gpu, files, { round: true, lora: loraOptions, matrixUnits: options.matrixUnits })
+    const decoder = await loadDecoder(gpu, files, {
+      round: true,
+      lora: loraOptionsOf(files.config),
+      matrixUnits: options.matrixUnits,
+    })
     try {
       for (const count of sequences) {
         const size: DecodeSize = {

@@ -110,6 +110,21 @@ export const modelShapes: Record<string, ModelConfig> = {
     ropeTheta: 5e5,
     maxPositionEmbeddings: 4096,
   },
+  'lfm2-350m': {
+    ...base,
+    family: 'lfm2',
+    hiddenSize: 1024,
+    intermediateSize: 4608,
+    layers: 16,
+    heads: 16,
+    kvHeads: 8,
+    headDim: 64,
+    vocabSize: 65536,
+    rmsNormEps: 1e-5,
+    // The others attend.
+    shortConv: { layers: [0, 1, 3, 4, 6, 7, 9, 11, 13, 15], taps: 3 },
+    maxPositionEmbeddings: 128000,
+  },
 }
 
 /** A model of random bf16 weights, made tensor by tensor as it is read; activations keep their size through the layers. */

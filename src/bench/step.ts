@@ -9,7 +9,8 @@ import { loadDecoder, type LoadOptions, type ModelTensors } from '../model/decod
 import type { Checkpointing, Decoder } from '../model/decoder.ts'
 import { untrained } from '../model/packed.ts'
 import { useMatrixUnits } from '../kernels/common/matrix-units.ts'
-import { LINEAR_MODULES, weightCount } from '../model/shapes.ts'
+import { adapterModules, LINEAR_MODULES, weightCount } from '../model/shapes.ts'
+import type { ModelConfig } from '../model/types.ts'
 import { scoreSamples } from '../trainer/gradients.ts'
 import { negativeLogLikelihood } from '../trainer/losses/index.ts'
 import { Trainer, type TrainerOptions } from '../trainer/trainer.ts'
@@ -52,6 +53,8 @@ export interface StepRow extends Omit<Usage, 'seconds'> {
 const loraRank = 8
 /** What an adapter of `loraRank` is loaded with. */
 export const loraOptions = { rank: loraRank, alpha: 32, dropout: 0, targetModules: [...LINEAR_MODULES], seed: 0 }
+/** The same for a model whose modules have other names. */
+export const loraOptionsOf = (config: ModelConfig) => ({ ...loraOptions, targetModules: adapterModules(config, LINEAR_MODULES) })
 
 /** Weights above which the float64 reference would take minutes. */
 const referenceAtMost = 2e8
@@ -93,7 +96,7 @@ export async function benchStep(
 ): Promise<StepRow> {
   const name = `step ${kind} of ${files.name}`
   const { matrixUnits = false } = size
-  const lora = kind === 'lora' ? loraOptions : undefined
+  const lora = kind === 'lora' ? loraOptionsOf(files.config) : undefined
   const loading: LoadOptions = { round: true, full: kind === 'full', lora, matrixUnits }
   const decoder = await loadDecoder(gpu, files, loading)
   const samples = randomSamples(size, files.config.vocabSize)

@@ -18,7 +18,7 @@
  * - head: logits of up to 512 tokens at a time, at most 48 MiB (never T x V), and a few numbers a token;
  * - KV cache: 2 L S N K float32, exact copies of what the trainer would compute (f16 with kv_cache_dtype), or kv_cache_bytes; none where vLLM samples, whose
  *   memory is its own;
- * - states of Gated DeltaNets (Qwen3.5), which have no KV cache: S + 1 of each layer;
+ * - states of layers without a KV cache (Gated DeltaNets of Qwen3.5, convolutions of LFM2): S + 1 of each layer;
  * - decoding: one layer inside for S tokens and up to B of prompts (max_num_batched_tokens - S, or 256), and S x V logits for the sampler, at most 64 MiB.
  * An estimate: pools round buffers up by up to an eighth, and drivers add their own. Not in it are the textures in which CPU drivers stage what they read again
  * and again (at most 4 MiB for each width of a product, and q, k, v and dO of one attention): 8% for a model of 1 M weights, negligible for one of 100 M.
@@ -26,7 +26,15 @@
  */
 import { blocksOf, ownBlocks } from '../model/quantise.ts'
 import { stateWords } from '../model/layer-cache.ts'
-import { adapterModules, attentionLayers, deltaWidths, linearShapes, tensorShapes, weightCount } from '../model/shapes.ts'
+import {
+  adapterModules,
+  attentionLayers,
+  deltaWidths,
+  linearShapes,
+  statefulLayers,
+  tensorShapes,
+  weightCount,
+} from '../model/shapes.ts'
 import type { ModelConfig, TensorSource } from '../model/types.ts'
 import { formatBytes } from '../monitor/format.ts'
 import { keepsReference } from './algorithm-schema.ts'
@@ -98,15 +106,17 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
   const moments = in8bit ? (trained - vectors) * (2 + 8 / 256) + vectors * 8 : trained * 8
   const loraInner = options.useLora ? options.loraTargetModules.length * paddedRank(options.loraRank) : 0
   const inner = 4 * (innerWidth(model) + loraInner)
-  const recorded = inner + 4 * droppedInputs(options)
-  const backward = 4 * Math.max(2 * H + 3 * I, deltaBackward(model))
+  const beside = 4 * (loraInner + droppedInputs(options))
+  const recorded = 4 * innerWidth(model) + beside
+  const largest = 4 * innerWidth(model, true) + beside
+  const backward = 4 * Math.max(2 * H + 3 * I, mixerBackward(model))
   const logits = Math.min(T, headRows(V))
   const sampled = Math.min(S, Math.max(1, Math.floor(SAMPLER_BYTES / (V * 4))))
   const kept: MemoryRow[] = options.gradientCheckpointing
     ? [
         { name: 'activations kept', bytes: 4 * T * H * L, how: `one hidden state a layer: ${L} layers x ${T} tokens x ${H}` },
         ...(options.keepAttention ? [attentionKept(model, T)] : []),
-        { name: 'one layer', bytes: T * (recorded + backward), how: `inside one layer, forward and backward, ${T} tokens` },
+        { name: 'one layer', bytes: T * (largest + backward), how: `inside one layer, forward and backward, ${T} tokens` },
       ]
     : [
         {
@@ -152,15 +162,16 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
   return rows.filter((row) => row.bytes > 0)
 }
 
-/** Activation values of a token inside one layer, averaged over layers: residuals and norms; q, k, v projected and rotated; attention's; the gated MLP's. */
-const innerWidth = (model: ModelConfig): number => {
+/** Activation values of a token inside one layer, averaged over layers, or of the largest: residuals and norms; q, k, v projected and rotated; attention's; the gated MLP's. */
+const innerWidth = (model: ModelConfig, largest = false): number => {
   const { hiddenSize: H, intermediateSize: I, heads, kvHeads, headDim, qkNorm, norms, qwen35, layers } = model
   const [Q, K] = [heads * headDim, kvHeads * headDim]
   // Behind a norm after the MLP, the product before it is kept too.
   const common = (norms ? { around: 6, after: 5 }[norms] : 4) * H + 3 * I
   const attention = 3 * Q + 4 * K + (qkNorm ? Q + K : 0) + heads + (qwen35 ? 4 * Q : 0)
   const attending = attentionLayers(model)
-  return common + (attention * attending + deltaWidth(model) * (layers - attending)) / layers
+  if (largest && attending < layers) return common + Math.max(attention, statefulWidth(model))
+  return common + (attention * attending + statefulWidth(model) * (layers - attending)) / layers
 }
 
 /** With keep_attention: attention's output and log-sums of each layer. */
@@ -179,26 +190,32 @@ function gatedWidth(model: ModelConfig): number {
   return I + (heads * headDim * attending + deltaWidths(qwen35)[2] * (layers - attending)) / layers
 }
 
-/** The values of `innerWidth` in a Gated DeltaNet: q, k, v projected and convolved, q and k normalised, z, the state's reads and corrections, normed and gated output, numbers a head. */
-function deltaWidth({ qwen35 }: ModelConfig): number {
+/**
+ * The values of `innerWidth` in a layer without keys. A gated convolution: B, C, x, and the output. A Gated DeltaNet: q, k, v projected and convolved, q and k
+ * normalised, z, the state's reads and corrections, normed and gated output, numbers a head.
+ */
+function statefulWidth({ qwen35, shortConv, hiddenSize: H }: ModelConfig): number {
+  if (shortConv) return 4 * H
   if (!qwen35) return 0
   const [q, k, v] = deltaWidths(qwen35)
   return 3 * (q + k) + 7 * v + 6 * qwen35.valueHeads
 }
 
-/** Values of a token that a Gated DeltaNet's backward pass takes beside those of `deltaWidth`. */
-function deltaBackward({ qwen35, hiddenSize: H }: ModelConfig): number {
+/** Values of a token that the backward pass of a layer without keys takes beside those of `statefulWidth`. */
+function mixerBackward({ qwen35, shortConv, hiddenSize: H }: ModelConfig): number {
+  if (shortConv) return 7 * H
   if (!qwen35) return 0
   const [q, k, v] = deltaWidths(qwen35)
   return 2 * H + 2 * (q + k + v) + 3 * v + 3 * qwen35.valueHeads * qwen35.keyDim
 }
 
-/** The states of Gated DeltaNets: one for each sequence, and a spare one. */
-function stateRows({ qwen35 }: ModelConfig, sequences: number): MemoryRow[] {
-  if (!qwen35 || sequences === 0) return []
-  const { inputs, states } = stateWords(qwen35)
-  const layers = qwen35.deltaLayers.length
-  const how = `${sequences + 1} completions x ${layers} layers, a matrix a head, float32`
+/** The states of layers without keys: one for each sequence, and a spare one. */
+function stateRows(model: ModelConfig, sequences: number): MemoryRow[] {
+  const layers = statefulLayers(model).length
+  if (layers === 0 || sequences === 0) return []
+  const { inputs, states } = stateWords(model)
+  const what = states > 0 ? 'a matrix a head' : "a convolution's last inputs"
+  const how = `${sequences + 1} completions x ${layers} layers, ${what}, float32`
   return [{ name: 'states', bytes: 4 * (sequences + 1) * layers * (inputs + states), how }]
 }
 

@@ -19,7 +19,18 @@ import { type InferenceConfig, inferenceFields } from './inference-schema.ts'
 
 /** The linear layers of a decoder block that LoRA can adapt, by their Hugging Face names. */
 const ALL_LAYERS = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'] as const
-const LINEAR_LAYERS = [...ALL_LAYERS, 'in_proj_qkv', 'in_proj_z', 'in_proj_b', 'in_proj_a', 'out_proj'] as const
+const LINEAR_LAYERS = [
+  ...ALL_LAYERS,
+  'in_proj_qkv',
+  'in_proj_z',
+  'in_proj_b',
+  'in_proj_a',
+  'out_proj',
+  'in_proj',
+  'w1',
+  'w2',
+  'w3',
+] as const
 
 const REPORTERS = ['none', ...SINKS] as const
 
@@ -62,7 +73,7 @@ export const loraFields = {
     .min(1)
     .default([...ALL_LAYERS])
     .describe(
-      'Linear layers with an adapter. Default: all of them; in a Gated DeltaNet (Qwen3.5) in_proj_qkv, in_proj_z and out_proj are then among them.',
+      'Linear layers with an adapter. Default: all of them; in a Gated DeltaNet (Qwen3.5) in_proj_qkv, in_proj_z and out_proj are then among them, in LFM2 in_proj and out_proj of its convolutions. LFM2 calls o_proj out_proj, and gate_proj, up_proj, down_proj w1, w3, w2; both names do.',
     ),
 }
 

@@ -12,6 +12,7 @@ import type { GenerationRequest, GenerationResult, PolicyVersion } from '../comm
 import type { Decoder } from '../model/decoder.ts'
 import { MixedWeightsError, reloadDecoder } from '../model/decoder-reload.ts'
 import type { ModelTensors } from '../model/decoder-load.ts'
+import { statefulLayers } from '../model/shapes.ts'
 import { Adapters } from './adapters.ts'
 import { ReadBlocks } from './blocks.ts'
 import { cacheOf } from './cache-size.ts'
@@ -70,9 +71,9 @@ export class Engine implements ServingEngine {
     this.cacheRows = pages * pageSize
     // Engines of few short sequences take no memory for more tokens than these have.
     const maxPrefillRows = Math.max(1, Math.min(options.maxPrefillRows ?? 256, maxSequences * maxLength))
-    // A Gated DeltaNet's recurrent state is not in the pages, so a cached prefix would lack it.
+    // The states of layers without keys are not in the pages, so a cached prefix would lack it.
     const caching = {
-      prefixCaching: (options.prefixCaching ?? true) && !config.qwen35,
+      prefixCaching: (options.prefixCaching ?? true) && statefulLayers(config).length === 0,
       acrossVersions: options.cacheAcrossVersions ?? false,
     }
     this.#scheduler = new Scheduler({ maxSequences, maxPrefillRows, maxLength, pages, pageSize, ...caching })

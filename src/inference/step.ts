@@ -18,9 +18,9 @@ import type { PagedCache } from '../kernels/attention/attention.ts'
 import { blockWords, mostBlocks, type Sharing } from '../kernels/attention/shared.ts'
 import { headShape } from '../model/attention-layer.ts'
 import { decoderHidden, type Decoder } from '../model/decoder.ts'
-import { stateWords, type CacheArguments, type DeltaState, type LayerCache } from '../model/layer-cache.ts'
+import { stateWords, type CacheArguments, type LayerCache, type LayerState } from '../model/layer-cache.ts'
 import { rotaryDimOf } from '../model/rope.ts'
-import { attentionLayers, isDelta } from '../model/shapes.ts'
+import { attentionLayers, statefulLayers } from '../model/shapes.ts'
 import type { AdapterBank } from './adapter-bank.ts'
 import { needsMore, Sampler, type Sampled } from './sampler.ts'
 import { below, roundRows, type StepRows } from './step-rows.ts'
@@ -141,11 +141,12 @@ export class StepCommands {
       const most = Math.min(copiedAtOnce, 2 * sizes.maxSequences * sizes.pageSize)
       this.#between = gpu.pool.acquire(most * this.#words * 8, 'copied rows')
     }
-    const layers = Array.from({ length: config.layers }, (_, i): LayerCache | DeltaState => {
-      if (!isDelta(config, i)) return { k: kept(), v: kept() }
-      const { inputs, states } = stateWords(config.qwen35!)
+    const stateful = statefulLayers(config)
+    const layers = Array.from({ length: config.layers }, (_, i): LayerCache | LayerState => {
+      if (!stateful.includes(i)) return { k: kept(), v: kept() }
+      const { inputs, states } = stateWords(config)
       const slots = sizes.maxSequences + 1
-      return { inputs: room(slots * inputs, 'states'), states: room(slots * states, 'states') }
+      return { inputs: room(slots * inputs, 'states'), ...(states > 0 && { states: room(slots * states, 'states') }) }
     })
     const pages = gpu.pool.acquire(sizes.maxTable * 4, 'engine pages')
     if (textures && layers.some((layer, i) => 'k' in layer && !headShape(config, i).window)) {
@@ -153,8 +154,9 @@ export class StepCommands {
       const words = blockWords(roundRows(sizes.maxSequences), sharing)
       this.sharing = { ...sharing, blocks: gpu.pool.acquire(words * 4, 'engine blocks') }
     }
-    const runs = config.qwen35 && gpu.pool.acquire(sizes.maxRows * 16, 'engine rows')
-    this.#statePairs = config.qwen35 && gpu.pool.acquire(sizes.maxSequences * 8, 'copied states')
+    const hasStates = stateful.length > 0
+    const runs = hasStates ? gpu.pool.acquire(sizes.maxRows * 16, 'engine rows') : undefined
+    this.#statePairs = hasStates ? gpu.pool.acquire(sizes.maxSequences * 8, 'copied states') : undefined
     this.#cache = {
       layers,
       runs,
@@ -222,11 +224,11 @@ export class StepCommands {
   #copyStates(pairs: GpuBuffer, copies: Uint32Array): void {
     const gpu = this.#gpu
     gpu.write(pairs, copies)
-    const words = stateWords(this.#decoder.config.qwen35!)
+    const words = stateWords(this.#decoder.config)
     for (const layer of this.#cache.layers) {
       if ('k' in layer) continue
       copyRows(gpu, [layer.inputs], pairs, copies.length / 2, words.inputs)
-      copyRows(gpu, [layer.states], pairs, copies.length / 2, words.states)
+      if (layer.states) copyRows(gpu, [layer.states], pairs, copies.length / 2, words.states)
     }
   }
 

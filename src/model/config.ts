@@ -42,7 +42,7 @@ export function parseConfig(
   return {
     family,
     hiddenSize,
-    intermediateSize: key.count('intermediate_size'),
+    intermediateSize: own?.intermediateSize ?? key.count('intermediate_size'),
     layers,
     heads,
     kvHeads,
@@ -50,8 +50,8 @@ export function parseConfig(
     vocabSize: key.count('vocab_size'),
     rmsNormEps: key.optionalNumber('rms_norm_eps') ?? 1e-6,
     ...ropeOfMost(raw, file, maxPositions, own, defaults.ropeTheta),
-    ...own,
     tieWordEmbeddings: key.flag('tie_word_embeddings', defaults.tied ?? false),
+    ...own,
     qkvBias: biases === 'qkv' || attentionBias,
     outputBias: attentionBias,
     qkNorm,

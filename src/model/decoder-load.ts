@@ -3,7 +3,7 @@ import type { Projection } from '../autograd/ops/linear.ts'
 import type { Norm } from '../autograd/ops/norm.ts'
 import { pad, ParameterStore, type Parameter, type TrainedValues } from '../autograd/parameters.ts'
 import { UserError } from '../common/errors.ts'
-import { hashSeed, Random } from '../common/random.ts'
+import { hashSeed } from '../common/random.ts'
 import type { BufferRange, Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { holdUnits } from '../kernels/attention/units-check.ts'
@@ -13,10 +13,11 @@ import { allocateBlocks, allocateRooms, writeBlocks } from '../kernels/quantised
 import { floatsOf, roundToBf16, widenBf16 } from './bf16.ts'
 import { headShape, type AttentionPart } from './attention-layer.ts'
 import { RotaryCache, type Decoder, type DecoderLayer } from './decoder.ts'
+import type { ConvPart } from './conv-layer.ts'
 import type { DeltaPart } from './delta-layer.ts'
-import { loraScale, type Adapter } from './peft.ts'
+import { kaimingUniform, loraScale, type Adapter } from './peft.ts'
 import { checkQuantization, heldFormat, readBlocks } from './quantise.ts'
-import { DELTA_PART, isDelta, linearPath, qkNormChannels, type LinearModule } from './shapes.ts'
+import { DELTA_PART, lastNormPath, layerPath, linearPath, mixerOf, qkNormChannels, type LinearModule } from './shapes.ts'
 import { refuseOtherHead } from './tied-head.ts'
 import type { ModelConfig, Quantization, Qwen35Config, TensorBlocks, TensorData, TensorSource } from './types.ts'
 import { Uploads } from './uploads.ts'
@@ -26,7 +27,7 @@ export interface LoadOptions {
   round?: boolean
   /** Train every weight. Masters in float32, the working copy in the dtype of the files. */
   full?: boolean
-  /** A fresh adapter: A Kaiming-uniform as in PEFT, B zero. */
+  /** A fresh adapter: A Kaiming-uniform as in PEFT, B zero. `targetModules`: last parts of paths in files (`adapterModules`). */
   lora?: { rank: number; alpha: number; dropout: number; targetModules: string[]; seed: number }
   /** An adapter read from a folder, to run or to go on training. */
   adapter?: Adapter
@@ -103,7 +104,7 @@ class Loader {
     const embed = await this.#matrix('model.embed_tokens.weight')
     const layers: DecoderLayer[] = []
     for (let i = 0; i < config.layers; i++) layers.push(await this.#layer(i))
-    const norm = await this.#norm('model.norm', config.hiddenSize)
+    const norm = await this.#norm(lastNormPath(config), config.hiddenSize)
     const head = config.tieWordEmbeddings ? embed : await this.#matrix('lm_head.weight')
     this.#store.allocate()
     // A write holds its tensor's data, and the decoder holds this loader: writes that were made are dropped.
@@ -145,28 +146,41 @@ class Loader {
 
   async #layer(index: number): Promise<DecoderLayer> {
     const { config } = this.#files
-    const path = `model.layers.${index}`
-    const norm = (name: string) => this.#norm(`${path}.${name}_layernorm`, config.hiddenSize)
+    const norm = (part: string) => this.#norm(layerPath(config, index, part), config.hiddenSize)
     const [before, after] = [config.norms !== 'after', config.norms !== undefined]
-    const inputNorm = before ? await norm('input') : undefined
-    const mixer = isDelta(config, index) ? await this.#delta(index, config.qwen35!) : await this.#attention(index)
-    const oNorm = after ? await norm('post_attention') : undefined
-    const postNorm = before ? await norm(after ? 'pre_feedforward' : 'post_attention') : undefined
+    const inputNorm = before ? await norm('input_layernorm') : undefined
+    const mixer = await this.#mixer(index)
+    const oNorm = after ? await norm('post_attention_layernorm') : undefined
+    const postNorm = before ? await norm(`${after ? 'pre_feedforward' : 'post_attention'}_layernorm`) : undefined
     const [gate, up] = await this.#projections(index, ['gate_proj', 'up_proj'], false)
     const [down] = await this.#projections(index, ['down_proj'], false)
-    const downNorm = after ? await norm('post_feedforward') : undefined
+    const downNorm = after ? await norm('post_feedforward_layernorm') : undefined
     return { inputNorm, mixer, oNorm, postNorm, gate, up, down, downNorm }
+  }
+
+  #mixer(index: number): Promise<DecoderLayer['mixer']> {
+    const { config } = this.#files
+    const kind = mixerOf(config, index)
+    if (kind === 'conv') return this.#conv(index)
+    return kind === 'delta' ? this.#delta(index, config.qwen35!) : this.#attention(index)
   }
 
   async #attention(index: number): Promise<AttentionPart> {
     const { config } = this.#files
-    const path = `model.layers.${index}.self_attn`
+    const path = (part: string) => layerPath(config, index, `self_attn.${part}`)
     const [q, k, v] = await this.#projections(index, ['q_proj', 'k_proj', 'v_proj'], config.qkvBias)
     const [o] = await this.#projections(index, ['o_proj'], config.outputBias)
     const [ofQ, ofK] = qkNormChannels(config)
-    const qNorm = config.qkNorm ? await this.#norm(`${path}.q_norm`, ofQ) : undefined
-    const kNorm = config.qkNorm ? await this.#norm(`${path}.k_norm`, ofK) : undefined
+    const qNorm = config.qkNorm ? await this.#norm(path('q_norm'), ofQ) : undefined
+    const kNorm = config.qkNorm ? await this.#norm(path('k_norm'), ofK) : undefined
     return { kind: 'attention', q, k, v, o, qNorm, kNorm }
+  }
+
+  async #conv(index: number): Promise<ConvPart> {
+    const [gates] = await this.#projections(index, ['in_proj'], false)
+    const [out] = await this.#projections(index, ['out_proj'], false)
+    const conv = await this.#values(layerPath(this.#files.config, index, 'conv.conv.weight'))
+    return { kind: 'conv', gates, out, conv }
   }
 
   async #delta(index: number, { keyDim, valueDim }: Qwen35Config): Promise<DeltaPart> {
@@ -212,7 +226,7 @@ class Loader {
 
   /** Projections of one input: weights, and biases, side by side where the kernels can read them so (kernels/matmul/group.ts). */
   async #projections(layer: number, modules: LinearModule[], withBias: boolean): Promise<Projection[]> {
-    const names = modules.map((module) => linearPath(layer, module))
+    const names = modules.map((module) => linearPath(this.#files.config, layer, module))
     const matrices: Matrix[] = []
     const biases: Float32Array[] = []
     for (const name of names) {
@@ -233,7 +247,7 @@ class Loader {
         projection.trained = { store: this.#store, weight, bias }
         if (bias) this.#fills.push(() => (projection.bias = this.#store.value(bias)))
       }
-      projection.lora = this.#lora(name, modules[i], weights[i])
+      projection.lora = this.#lora(name, weights[i])
       return projection
     })
   }
@@ -276,9 +290,10 @@ class Loader {
   }
 
   /** The adapter of a projection: from a folder, or a fresh one. */
-  #lora(name: string, module: string, weight: Weight): Projection['lora'] {
+  #lora(name: string, weight: Weight): Projection['lora'] {
     const { lora, adapter } = this.#options
     const pair = adapter?.tensors.get(name)
+    const module = name.slice(name.lastIndexOf('.') + 1)
     if (!pair && (adapter || !lora?.targetModules.includes(module))) return undefined
     const r = pair?.r ?? lora!.rank
     const rank = Math.ceil(r / 8) * 8
@@ -372,11 +387,4 @@ export const gained = (weight: Float32Array, fromOne = false): Float32Array => (
 export function embeddingScale({ embeddingScale: scale = 1 }: ModelConfig, bf16: boolean): number {
   const exact = new Float32Array([scale])
   return bf16 ? widenBf16(roundToBf16(exact))[0] : exact[0]
-}
-
-/** PEFT's start of A: torch's kaiming_uniform_ with a = sqrt(5), which is uniform within 1 / sqrt(inputs). */
-function kaimingUniform(rank: number, inputs: number, seed: number): Float32Array {
-  const random = new Random(seed)
-  const bound = 1 / Math.sqrt(inputs)
-  return Float32Array.from({ length: rank * inputs }, () => (random.next() * 2 - 1) * bound)
 }

@@ -18,7 +18,7 @@ import { Uploads } from './uploads.ts'
 const fixed = [
   'family', 'hiddenSize', 'intermediateSize', 'layers', 'heads', 'kvHeads', 'headDim', 'vocabSize', 'qkvBias',
   'outputBias', 'qkNorm', 'qkNormWhole', 'rmsNormEps', 'ropeTheta', 'ropeScaling', 'layersWithoutRope', 'slidingWindow', 'slidingLayers',
-  'localRopeTheta', 'attentionScale', 'embeddingScale', 'activation', 'norms', 'normsFromOne', 'qwen35',
+  'localRopeTheta', 'attentionScale', 'embeddingScale', 'activation', 'norms', 'normsFromOne', 'qwen35', 'shortConv',
 ] as const satisfies (keyof ModelConfig)[] // prettier-ignore
 
 /** A tensor of the files, and where it goes: a matrix in the dtype that it has there, a vector in float32. */

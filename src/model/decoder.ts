@@ -1,6 +1,6 @@
 /**
- * The decoder-only transformer of Llama, Mistral, SmolLM3, Qwen2, Qwen3, Qwen3.5, Gemma 3, OLMo 2 and Olmo 3: blocks of attention, or of a Gated DeltaNet in its place
- * (delta-layer.ts), and a gated MLP, with norms before these, after or both (transformers' modeling_llama.py and its kin). One forward pass serves training, scoring, prefill and decode: rows are tokens of any sequences, and `layout` says which keys
+ * The decoder-only transformer of the families in ./families: blocks of attention, or of a Gated DeltaNet (delta-layer.ts) or a gated convolution
+ * (conv-layer.ts) in its place, and a gated MLP, with norms before these, after or both (transformers' modeling_llama.py and its kin). One forward pass serves training, scoring, prefill and decode: rows are tokens of any sequences, and `layout` says what
  * each row sees, so all of them sum in the same order.
  */
 import type { RowLayout } from '../autograd/ops/attention.ts'
@@ -17,6 +17,7 @@ import type { GpuBuffer } from '../gpu/pool.ts'
 import type { Count } from '../gpu/size.ts'
 import { attended, type AttentionPart } from './attention-layer.ts'
 import { layerInBlocks } from './block-layer.ts'
+import { convMixed, type ConvPart } from './conv-layer.ts'
 import { deltaMixed, type DeltaPart } from './delta-layer.ts'
 import { stateOf, type CacheArguments } from './layer-cache.ts'
 import { inverseFrequencies, rotaryFactor, rotaryTable } from './rope.ts'
@@ -26,7 +27,7 @@ export interface DecoderLayer {
   /** Norm of the mixer's input; OLMo 2 has none. */
   inputNorm?: Norm
   /** The part through which a token sees those before it. */
-  mixer: AttentionPart | DeltaPart
+  mixer: AttentionPart | DeltaPart | ConvPart
   /** Norm of the mixer's output, before the residual is added: Gemma 3 and OLMo 2. */
   oNorm?: Norm
   /** Norm of the MLP's input, likewise. */
@@ -40,37 +41,39 @@ export interface DecoderLayer {
 
 /** A layer's projections, together those of one input. */
 export function projectionsOf({ mixer, gate, up, down }: DecoderLayer): Projection[][] {
-  const { kind } = mixer
-  const mixing =
-    kind === 'delta' ? [[mixer.qkv, mixer.z, mixer.b, mixer.a], [mixer.out]] : [[mixer.q, mixer.k, mixer.v], [mixer.o]]
-  return [...mixing, [gate, up], [down]]
+  return [...mixing(mixer), [gate, up], [down]]
+}
+
+function mixing(mixer: DecoderLayer['mixer']): Projection[][] {
+  if (mixer.kind === 'delta') return [[mixer.qkv, mixer.z, mixer.b, mixer.a], [mixer.out]]
+  if (mixer.kind === 'conv') return [[mixer.gates], [mixer.out]]
+  return [[mixer.q, mixer.k, mixer.v], [mixer.o]]
 }
 
 /** A layer with other projections in the places of its own. */
 export function withProjections(layer: DecoderLayer, change: (projection: Projection) => Projection): DecoderLayer {
   const { mixer, gate, up, down } = layer
-  const changed =
-    mixer.kind === 'delta'
-      ? { qkv: change(mixer.qkv), z: change(mixer.z), b: change(mixer.b), a: change(mixer.a), out: change(mixer.out) }
-      : { q: change(mixer.q), k: change(mixer.k), v: change(mixer.v), o: change(mixer.o) }
-  return {
-    ...layer,
-    mixer: { ...mixer, ...changed } as DecoderLayer['mixer'],
-    gate: change(gate),
-    up: change(up),
-    down: change(down),
+  return { ...layer, mixer: changed(mixer, change), gate: change(gate), up: change(up), down: change(down) }
+}
+
+function changed(mixer: DecoderLayer['mixer'], change: (projection: Projection) => Projection): DecoderLayer['mixer'] {
+  if (mixer.kind === 'delta') {
+    const { qkv, z, b, a, out } = mixer
+    return { ...mixer, qkv: change(qkv), z: change(z), b: change(b), a: change(a), out: change(out) }
   }
+  if (mixer.kind === 'conv') return { ...mixer, gates: change(mixer.gates), out: change(mixer.out) }
+  return { ...mixer, q: change(mixer.q), k: change(mixer.k), v: change(mixer.v), o: change(mixer.o) }
 }
 
 /** A layer's norms whose weights are in files. */
 export function normsOf({ inputNorm, mixer, oNorm, postNorm, downNorm }: DecoderLayer): Norm[] {
-  const inner = mixer.kind === 'delta' ? [mixer.norm] : [mixer.qNorm, mixer.kNorm]
+  const inner = mixer.kind === 'attention' ? [mixer.qNorm, mixer.kNorm] : mixer.kind === 'delta' ? [mixer.norm] : []
   return [inputNorm, postNorm, ...inner, oNorm, downNorm].filter((norm) => norm !== undefined)
 }
 
 /** A layer's values in files that are neither projections nor norms. */
 export const valuesOf = ({ mixer }: DecoderLayer): TrainedValues[] =>
-  mixer.kind === 'delta' ? [mixer.conv, mixer.aLog, mixer.dtBias] : []
+  mixer.kind === 'delta' ? [mixer.conv, mixer.aLog, mixer.dtBias] : mixer.kind === 'conv' ? [mixer.conv] : []
 
 /** A model on the GPU. The trainer and the engine hold the same one: there is one copy of the weights. */
 export interface Decoder {
@@ -187,16 +190,32 @@ function decoderLayer(
   const options = { ...how, norm: layer.inputNorm }
   const { mixer } = layer
   const mixed =
-    mixer.kind === 'delta'
-      ? deltaMixed(tape, decoder.config.qwen35!, mixer, x, batch, cache && stateOf(cache), options)
-      : attended(tape, decoder.config, mixer, index, x, batch, table, cache, options)
-  const middle = added(tape, mixed, mixer.kind === 'delta' ? mixer.out : mixer.o, how, x, layer.oNorm)
+    mixer.kind === 'attention'
+      ? attended(tape, decoder.config, mixer, index, x, batch, table, cache, options)
+      : mixedByState(tape, decoder.config, mixer, x, batch, cache, options)
+  const middle = added(tape, mixed, mixer.kind === 'attention' ? mixer.o : mixer.out, how, x, layer.oNorm)
   tape.done(mixed)
   const half = readsHalf(tape, layer.down, batch.adapters)
   const gated = swiGlu(tape, middle, layer.gate, layer.up, { ...how, norm: layer.postNorm }, activation, half)
   const out = added(tape, gated, layer.down, { ...how, last: true }, middle, layer.downNorm)
   tape.done(gated, middle)
   return out
+}
+
+/** The output, before its last projection, of what keeps a state of each sequence. */
+function mixedByState(
+  tape: Tape,
+  config: ModelConfig,
+  mixer: DeltaPart | ConvPart,
+  x: Tensor,
+  layout: RowLayout,
+  cache: (CacheArguments & { index: number }) | undefined,
+  options: LinearsArguments,
+): Tensor {
+  const state = cache && stateOf(cache)
+  return mixer.kind === 'delta'
+    ? deltaMixed(tape, config.qwen35!, mixer, x, layout, state, options)
+    : convMixed(tape, config.shortConv!, mixer, x, layout, state, options)
 }
 
 /** residual + projection(x), or its norm where it has one. */

@@ -50,7 +50,8 @@ export function deltaMixed(
   const [qUnit, kUnit] = [rmsNorm(tape, q, part.qUnit), rmsNorm(tape, k, part.kUnit)]
   const [decay, beta] = [deltaDecay(tape, a, part.aLog, part.dtBias), sigmoid(tape, b)]
   tape.done(qkv, q, k, a, b)
-  const read = deltaRule(tape, { q: qUnit, k: kUnit, v, decay, beta }, layout, { keyHeads, heads, keyDim, valueDim }, cache)
+  const states = cache?.states && { runs: cache.runs, states: cache.states }
+  const read = deltaRule(tape, { q: qUnit, k: kUnit, v, decay, beta }, layout, { keyHeads, heads, keyDim, valueDim }, states)
   tape.done(qUnit, kUnit, v, decay, beta)
   const normed = rmsNorm(tape, read, part.norm)
   const gated = siluGate(tape, z, normed)

@@ -1,6 +1,7 @@
 /**
  * A GGUF file as a Hugging Face model: its config, and its tensors under Hugging Face names, rounded to bf16.
  *  - llama.cpp stores llama's Q and K rows permuted (its rotary pairs are neighbours); they are put back, for llama and smollm3 alone.
+ *  - LFM2's convolutions lack the middle dimension, of 1; its last norm is called token_embd_norm, and output_norm in Ollama's files.
  *  - A missing output.weight means a head tied to the embedding.
  */
 import { UserError } from '../common/errors.ts'
@@ -9,16 +10,16 @@ import { MOST_LAYERS } from './config-keys.ts'
 import { familyNames } from './families/index.ts'
 import type { GgufFile, GgufValue } from './gguf.ts'
 import { readYarn } from './rope-yarn.ts'
-import { tensorShapes } from './shapes.ts'
+import { lfm2Layers } from './gguf-lfm2.ts'
+import { lastNormPath, layerPath, tensorShapes } from './shapes.ts'
 import type { ModelConfig, ModelFamily, RopeScaling, TensorBlocks, TensorData, TensorSource } from './types.ts'
 
 /** By general.architecture; Mistral's files say llama. */
-const ARCHITECTURES: readonly string[] = ['llama', 'smollm3', 'qwen2', 'qwen3']
+const ARCHITECTURES: readonly string[] = ['llama', 'smollm3', 'qwen2', 'qwen3', 'lfm2']
 const architectureNames = new Intl.ListFormat('en-GB').format(ARCHITECTURES)
-/** Hugging Face's names by those of a GGUF. */
+/** Hugging Face's names by those of a GGUF, as most families have them. */
 const GLOBAL_NAMES = new Map([
   ['token_embd', 'model.embed_tokens'],
-  ['output_norm', 'model.norm'],
   ['output', 'lm_head'],
 ])
 const LAYER_NAMES = new Map([
@@ -33,15 +34,22 @@ const LAYER_NAMES = new Map([
   ['ffn_gate', 'mlp.gate_proj'],
   ['ffn_up', 'mlp.up_proj'],
   ['ffn_down', 'mlp.down_proj'],
+  ['shortconv.conv', 'conv.conv'],
+  ['shortconv.in_proj', 'conv.in_proj'],
+  ['shortconv.out_proj', 'conv.out_proj'],
 ])
 
 /** The Hugging Face name of a GGUF tensor, or null for one that has none (rope_freqs.weight). */
-function hfName(ggufName: string): string | null {
+function hfName(ggufName: string, config: ModelConfig): string | null {
   const [, layer, part, kind] = /^(?:blk\.(\d+)\.)?(.+)\.(weight|bias)$/.exec(ggufName) ?? []
   if (part === undefined) return null
-  const name = (layer === undefined ? GLOBAL_NAMES : LAYER_NAMES).get(part)
-  if (name === undefined) return null
-  return layer === undefined ? `${name}.${kind}` : `model.layers.${layer}.${name}.${kind}`
+  if (layer === undefined) {
+    const isLastNorm = part === 'output_norm' || (part === 'token_embd_norm' && config.family === 'lfm2')
+    const name = isLastNorm ? lastNormPath(config) : GLOBAL_NAMES.get(part)
+    return name === undefined ? null : `${name}.${kind}`
+  }
+  const name = LAYER_NAMES.get(part)
+  return name === undefined ? null : `${layerPath(config, Number(layer), name)}.${kind}`
 }
 
 const isNumber = (value: GgufValue): value is number => typeof value === 'number'
@@ -110,7 +118,9 @@ export async function ggufConfig(file: GgufFile, eosTokenIds: number[]): Promise
     intermediateSize: meta.count(`${arch}.feed_forward_length`),
     layers,
     heads,
-    kvHeads: meta.number(`${arch}.attention.head_count_kv`) ?? heads,
+    ...(arch === 'lfm2'
+      ? lfm2Layers(meta, layers, file.path)
+      : { kvHeads: meta.number(`${arch}.attention.head_count_kv`) ?? heads }),
     headDim,
     vocabSize: file.tensor('token_embd.weight').shape[0],
     rmsNormEps: exactDecimal(meta.above0(`${arch}.attention.layer_norm_rms_epsilon`)),
@@ -121,7 +131,7 @@ export async function ggufConfig(file: GgufFile, eosTokenIds: number[]): Promise
     tieWordEmbeddings: !file.tensors.has('output.weight'),
     qkvBias: file.tensors.has('blk.0.attn_q.bias'),
     outputBias: file.tensors.has('blk.0.attn_output.bias'),
-    qkNorm: file.tensors.has('blk.0.attn_q_norm.weight'),
+    qkNorm: [...file.tensors.keys()].some((name) => name.endsWith('.attn_q_norm.weight')),
     maxPositionEmbeddings: meta.count(`${arch}.context_length`),
     eosTokenIds,
     bosTokenId: meta.number('tokenizer.ggml.bos_token_id') ?? null,
@@ -135,7 +145,7 @@ const COMPUTED = /^(?:blk\.\d+|token_embd\w*|output\w*)\.(?!attn_rot_embd\.)/
 /** @throws UserError for a tensor that the decoder has no place for (a bias in the MLP): without it, it would be another model */
 export function refuseOtherTensors(file: GgufFile, config: ModelConfig): void {
   const known = tensorShapes(config)
-  const other = [...file.tensors.keys()].find((name) => COMPUTED.test(name) && !known.has(hfName(name) ?? ''))
+  const other = [...file.tensors.keys()].find((name) => COMPUTED.test(name) && !known.has(hfName(name, config) ?? ''))
   if (other !== undefined)
     throw new UserError(`${file.path}: its tensor ${other} is not supported, and without it the model would be another one.`)
 }
@@ -240,7 +250,7 @@ export class GgufTensors implements TensorSource {
     this.#file = file
     this.#config = config
     for (const name of file.tensors.keys()) {
-      const hf = hfName(name)
+      const hf = hfName(name, config)
       if (hf !== null) this.#ggufNames.set(hf, name)
     }
   }
@@ -251,7 +261,8 @@ export class GgufTensors implements TensorSource {
     return this.#ggufNames.has(name)
   }
   shape(name: string): number[] {
-    return this.#file.tensor(this.#ggufName(name)).shape
+    const { shape } = this.#file.tensor(this.#ggufName(name))
+    return name.endsWith('.conv.conv.weight') && shape.length === 2 ? [shape[0], 1, shape[1]] : shape
   }
   #ggufName(name: string): string {
     const found = this.#ggufNames.get(name)
@@ -260,7 +271,7 @@ export class GgufTensors implements TensorSource {
   }
   async read(name: string): Promise<TensorData> {
     const ggufName = this.#ggufName(name)
-    const { shape } = this.#file.tensor(ggufName)
+    const shape = this.shape(name)
     return { dtype: 'bf16', shape, data: this.#inOrder(name, shape[0], await this.#file.readBf16(ggufName)) }
   }
   /** Rows in Hugging Face's order. */

@@ -104,6 +104,7 @@ const KINDS: Record<string, Kind> = {
   llama3: LLAMA3,
   'llama-v3': LLAMA3,
   tekken: TEKKEN,
+  lfm2: LLAMA3,
 }
 
 /** Token types of the file. */

@@ -5,6 +5,7 @@
  * - The last token of a sequence is predicted but predicts nothing, so it has no row.
  */
 import type { TrainingBatch, TrainingSample } from '../common/types.ts'
+import { statefulLayers } from './shapes.ts'
 import type { ModelConfig } from './types.ts'
 
 /** Rows of a packed batch, on the host. All arrays are as long as `rows` (info: 4 values a row). */
@@ -148,7 +149,7 @@ export function listsByToken(ids: Uint32Array): { tokens: Uint32Array; start: Ui
 }
 
 /** Whether the rows of a prompt serve several completions: not of a Gated DeltaNet, which goes on from its state behind them. */
-export const sharesPrompts = ({ qwen35 }: ModelConfig): boolean => !qwen35
+export const sharesPrompts = (config: ModelConfig): boolean => statefulLayers(config).length === 0
 
 /** Splits groups into micro-batches of at most `rowsAtMost` rows, in order; a larger group is split by members, its prompt repeated. */
 export function microBatches(samples: TrainingSample[], rowsAtMost: number, shared = true): PackGroup[][] {

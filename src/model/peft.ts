@@ -4,6 +4,7 @@
  */
 import { join } from 'node:path'
 import { UserError } from '../common/errors.ts'
+import { Random } from '../common/random.ts'
 import { loraRankFlag } from '../common/vllm-ranks.ts'
 import { jsonText, checkpointHint, kindOf, readJson, writeFolderWhole, writeWhole } from './files.ts'
 import { isHubId } from './hub.ts'
@@ -64,6 +65,13 @@ const OTHER_BASE = /^(?:pissa|olora|corda|loftq|lora_ga)/i
 /** alpha / r, or alpha / sqrt(r) with rsLoRA. */
 export function loraScale(alpha: number, r: number, useRslora: boolean): number {
   return alpha / (useRslora ? Math.sqrt(r) : r)
+}
+
+/** PEFT's start of A: torch's kaiming_uniform_ with a = sqrt(5), which is uniform within 1 / sqrt(inputs). */
+export function kaimingUniform(rank: number, inputs: number, seed: number): Float32Array {
+  const random = new Random(seed)
+  const bound = 1 / Math.sqrt(inputs)
+  return Float32Array.from({ length: rank * inputs }, () => (random.next() * 2 - 1) * bound)
 }
 
 /** Reads an adapter folder whole. Throws UserError naming file and key or tensor for what is missing, wrong or not supported. */

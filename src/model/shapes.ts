@@ -1,5 +1,6 @@
 /** The tensors that a model of the supported families has, by their Hugging Face names, with shapes (rows are outputs). */
 import { UserError } from '../common/errors.ts'
+import { families } from './families/index.ts'
 import type { ModelConfig, Qwen35Config, TensorData, TensorSource } from './types.ts'
 
 /** Linear layers of the parts of a decoder layer, as LoRA's `target_modules` names them. */
@@ -7,40 +8,71 @@ const ATTENTION = ['q_proj', 'k_proj', 'v_proj', 'o_proj'] as const
 const MLP = ['gate_proj', 'up_proj', 'down_proj'] as const
 /** Those of a Gated DeltaNet (Qwen3.5), which stands in the place of attention. */
 const DELTA_MODULES = ['in_proj_qkv', 'in_proj_z', 'in_proj_b', 'in_proj_a', 'out_proj'] as const
+/** Those of a gated short convolution (LFM2), likewise. */
+const CONV_MODULES = ['in_proj', 'out_proj'] as const
 /** The seven that a layer of most models has. */
 export const LINEAR_MODULES = [...ATTENTION, ...MLP] as const
-export type LinearModule = (typeof LINEAR_MODULES)[number] | (typeof DELTA_MODULES)[number]
+export type LinearModule = (typeof LINEAR_MODULES)[number] | (typeof DELTA_MODULES)[number] | (typeof CONV_MODULES)[number]
 
 const isOf = (modules: readonly LinearModule[], module: LinearModule): boolean => modules.includes(module)
 
-/** Path of a linear layer inside the model: `model.layers.0.self_attn.q_proj`. */
-export function linearPath(layer: number, module: LinearModule): string {
-  const part = isOf(ATTENTION, module) ? 'self_attn' : isOf(DELTA_MODULES, module) ? DELTA_PART : 'mlp'
-  return `model.layers.${layer}.${part}.${module}`
+/** What stands in a layer in the place of attention: its path below the layer, its linear layers, and those of them that get an adapter where all do. */
+const MIXERS = {
+  attention: { path: 'self_attn', modules: ATTENTION, adapted: ATTENTION },
+  delta: { path: 'linear_attn', modules: DELTA_MODULES, adapted: ['in_proj_qkv', 'in_proj_z', 'out_proj'] },
+  conv: { path: 'conv', modules: CONV_MODULES, adapted: CONV_MODULES },
+} as const satisfies Record<string, { path: string; modules: readonly LinearModule[]; adapted: readonly LinearModule[] }>
+type MixerKind = keyof typeof MIXERS
+export const DELTA_PART = MIXERS.delta.path
+
+/** What mixes tokens in a layer. */
+export function mixerOf({ qwen35, shortConv }: ModelConfig, layer: number): MixerKind {
+  if (qwen35?.deltaLayers.includes(layer)) return 'delta'
+  return shortConv?.layers.includes(layer) ? 'conv' : 'attention'
 }
 
-export const DELTA_PART = 'linear_attn'
+/** Layers that keep a state of each sequence in place of keys and values. */
+export const statefulLayers = ({ qwen35, shortConv }: ModelConfig): readonly number[] =>
+  qwen35?.deltaLayers ?? shortConv?.layers ?? []
 
-/** Whether a layer is a Gated DeltaNet. */
-export const isDelta = ({ qwen35 }: ModelConfig, layer: number): boolean => !!qwen35?.deltaLayers.includes(layer)
+/** Layers that have keys and values. */
+export const attentionLayers = (config: ModelConfig): number => config.layers - statefulLayers(config).length
+
+/** The path in files of a layer's part, which most families call `part`: of `mlp.down_proj` or `input_layernorm`. */
+export const layerPath = (config: ModelConfig, layer: number, part: string): string =>
+  `model.layers.${layer}.${ownName(config, part)}`
+
+const ownName = ({ family }: ModelConfig, part: string): string => families[family].names?.[part] ?? part
+
+/** The path of the norm behind the last layer. */
+export const lastNormPath = (config: ModelConfig): string => `model.${ownName(config, 'norm')}`
+
+/** Path of a linear layer inside the model: `model.layers.0.self_attn.q_proj`. */
+export function linearPath(config: ModelConfig, layer: number, module: LinearModule): string {
+  return layerPath(config, layer, `${isOf(MLP, module) ? 'mlp' : MIXERS[mixerOf(config, layer)].path}.${module}`)
+}
 
 /** The linear layers of a decoder layer, in the order of the forward pass. */
 function linearModules(config: ModelConfig, layer: number): LinearModule[] {
-  return [...(isDelta(config, layer) ? DELTA_MODULES : ATTENTION), ...MLP]
+  return [...MIXERS[mixerOf(config, layer)].modules, ...MLP]
 }
 
 /** What the norms of q and of k go over, where there are some: a head, or all of them. */
 export const qkNormChannels = ({ qkNormWhole, heads, kvHeads, headDim }: ModelConfig): [number, number] =>
   qkNormWhole ? [heads * headDim, kvHeads * headDim] : [headDim, headDim]
 
-/** Layers that have keys and values. */
-export const attentionLayers = ({ layers, qwen35 }: ModelConfig): number => layers - (qwen35?.deltaLayers.length ?? 0)
-
-/** The modules that get an adapter. All seven of most models stand for "all", so they include the large ones of a Gated DeltaNet. */
-export function adapterModules({ qwen35 }: ModelConfig, asked: readonly string[]): string[] {
+/**
+ * The modules that get an adapter, as files call them, of those that are asked for by these names or by the usual seven. All seven stand for "all", so the large ones
+ * of what a model has in the place of attention are then among them.
+ */
+export function adapterModules(config: ModelConfig, asked: readonly string[]): string[] {
   const all = LINEAR_MODULES.every((module) => asked.includes(module))
-  const more = ['in_proj_qkv', 'in_proj_z', 'out_proj'] as const satisfies LinearModule[]
-  return [...new Set([...asked, ...(qwen35 && all ? more : [])])]
+  const more = all ? statefulLayers(config).flatMap((layer) => MIXERS[mixerOf(config, layer)].adapted) : []
+  const own = asked.map((module) => {
+    const part = isOf(ATTENTION, module as LinearModule) ? MIXERS.attention.path : 'mlp'
+    return ownName(config, `${part}.${module}`).split('.').at(-1)!
+  })
+  return [...new Set([...own, ...more])]
 }
 
 /** [outputs, inputs] of every linear layer of the decoder layers, by path without `.weight`, in the order of the forward pass. */
@@ -49,6 +81,7 @@ export function linearShapes(config: ModelConfig): Map<string, [number, number]>
   const q = config.heads * headDim
   const kv = config.kvHeads * headDim
   const shapes: Record<LinearModule, [number, number]> = {
+    in_proj: [3 * hidden, hidden],
     q_proj: [qwen35 ? 2 * q : q, hidden],
     k_proj: [kv, hidden],
     v_proj: [kv, hidden],
@@ -60,7 +93,7 @@ export function linearShapes(config: ModelConfig): Map<string, [number, number]>
   }
   const out = new Map<string, [number, number]>()
   for (let layer = 0; layer < config.layers; layer++) {
-    for (const module of linearModules(config, layer)) out.set(linearPath(layer, module), shapes[module])
+    for (const module of linearModules(config, layer)) out.set(linearPath(config, layer, module), shapes[module])
   }
   return out
 }
@@ -78,7 +111,7 @@ function deltaShapes({ hiddenSize: hidden, qwen35 }: ModelConfig): Record<(typeo
     in_proj_z: [v, hidden],
     in_proj_b: [heads, hidden],
     in_proj_a: [heads, hidden],
-    out_proj: [hidden, v],
+    out_proj: [hidden, qwen35 ? v : hidden],
   }
 }
 
@@ -87,31 +120,35 @@ export function tensorShapes(config: ModelConfig): Map<string, number[]> {
   const out = new Map<string, number[]>([['model.embed_tokens.weight', [config.vocabSize, config.hiddenSize]]])
   const linears = linearShapes(config)
   for (let layer = 0; layer < config.layers; layer++) {
-    const path = `model.layers.${layer}`
-    if (config.norms !== 'after') out.set(`${path}.input_layernorm.weight`, [config.hiddenSize])
+    const set = (part: string, shape: number[]) => out.set(layerPath(config, layer, part), shape)
+    const norm = (part: string, channels: number) => out.set(`${layerPath(config, layer, part)}.weight`, [channels])
+    if (config.norms !== 'after') norm('input_layernorm', config.hiddenSize)
     for (const module of linearModules(config, layer)) {
-      const linear = linearPath(layer, module)
+      const linear = linearPath(config, layer, module)
       const shape = linears.get(linear) as [number, number]
       out.set(`${linear}.weight`, shape)
       const isQkv = module === 'q_proj' || module === 'k_proj' || module === 'v_proj'
       if ((isQkv && config.qkvBias) || (module === 'o_proj' && config.outputBias)) out.set(`${linear}.bias`, [shape[0]])
     }
-    if (config.qwen35 && isDelta(config, layer)) {
-      const { taps, valueHeads, valueDim } = config.qwen35
-      const channels = deltaWidths(config.qwen35).reduce((a, b) => a + b, 0)
-      out.set(`${path}.${DELTA_PART}.conv1d.weight`, [channels, 1, taps])
-      for (const name of ['A_log', 'dt_bias']) out.set(`${path}.${DELTA_PART}.${name}`, [valueHeads])
-      out.set(`${path}.${DELTA_PART}.norm.weight`, [valueDim])
+    const kind = mixerOf(config, layer)
+    if (kind === 'delta') {
+      const { taps, valueHeads, valueDim } = config.qwen35!
+      const channels = deltaWidths(config.qwen35!).reduce((a, b) => a + b, 0)
+      set(`${DELTA_PART}.conv1d.weight`, [channels, 1, taps])
+      for (const name of ['A_log', 'dt_bias']) set(`${DELTA_PART}.${name}`, [valueHeads])
+      norm(`${DELTA_PART}.norm`, valueDim)
+    } else if (kind === 'conv') {
+      set('conv.conv.weight', [config.hiddenSize, 1, config.shortConv!.taps])
     } else if (config.qkNorm) {
       const [q, k] = qkNormChannels(config)
-      out.set(`${path}.self_attn.q_norm.weight`, [q])
-      out.set(`${path}.self_attn.k_norm.weight`, [k])
+      norm('self_attn.q_norm', q)
+      norm('self_attn.k_norm', k)
     }
-    out.set(`${path}.post_attention_layernorm.weight`, [config.hiddenSize])
-    for (const norm of { around: ['pre', 'post'], after: ['post'], none: [] }[config.norms ?? 'none'])
-      out.set(`${path}.${norm}_feedforward_layernorm.weight`, [config.hiddenSize])
+    norm('post_attention_layernorm', config.hiddenSize)
+    for (const side of { around: ['pre', 'post'], after: ['post'], none: [] }[config.norms ?? 'none'])
+      norm(`${side}_feedforward_layernorm`, config.hiddenSize)
   }
-  out.set('model.norm.weight', [config.hiddenSize])
+  out.set(`${lastNormPath(config)}.weight`, [config.hiddenSize])
   if (!config.tieWordEmbeddings) out.set('lm_head.weight', [config.vocabSize, config.hiddenSize])
   return out
 }

@@ -1,7 +1,7 @@
 /** What the model room knows of a model: its shape, its tensors, its tokenizer. */
 import type { QuantisedFormat } from '../kernels/quantised/quantised.ts'
 
-/** The families that the decoder runs. Mistral is Llama by another name, SmolLM3 has layers without rotary embedding; gemma3_text is Gemma 3 without images, qwen3_5_text is Qwen3.5, olmo3 is OLMo 2 with windows. */
+/** The families that the decoder runs. Mistral is Llama by another name, SmolLM3 has layers without rotary embedding; gemma3_text is Gemma 3 without images, qwen3_5_text is Qwen3.5, olmo3 is OLMo 2 with windows, lfm2 is LFM2 and LFM2.5. */
 export const FAMILIES = [
   'llama',
   'mistral',
@@ -12,6 +12,7 @@ export const FAMILIES = [
   'qwen3_5_text',
   'olmo2',
   'olmo3',
+  'lfm2',
 ] as const
 export type ModelFamily = (typeof FAMILIES)[number]
 
@@ -51,6 +52,16 @@ export interface Qwen35Config {
   rotaryDim: number
 }
 
+/**
+ * Layers with a gated short convolution in the place of attention (LFM2): of B, C and x, each a projection of the layer's input, they give C times the causal
+ * convolution of B * x, each channel by itself, to their last projection.
+ */
+export interface ShortConvConfig {
+  layers: number[]
+  /** Tokens that a convolution sees, the current one included. */
+  taps: number
+}
+
 /** Shape of a decoder-only transformer of the supported families. Sizes in elements. */
 export interface ModelConfig {
   family: ModelFamily
@@ -77,7 +88,7 @@ export interface ModelConfig {
   qkvBias: boolean
   /** o_proj has a bias (Llama with attention_bias). */
   outputBias: boolean
-  /** RMSNorm over each head of q and k (Qwen3, Qwen3.5, Gemma 3). */
+  /** RMSNorm over each head of q and k (Qwen3, Qwen3.5, Gemma 3, LFM2). */
   qkNorm: boolean
   /** These norms go over all heads together, as over one (OLMo 2). */
   qkNormWhole?: boolean
@@ -93,6 +104,8 @@ export interface ModelConfig {
   normsFromOne?: boolean
   /** Set for Qwen3.5 only. */
   qwen35?: Qwen35Config
+  /** Set for LFM2 only. */
+  shortConv?: ShortConvConfig
   maxPositionEmbeddings: number
   /** Tokens that end a completion: config.json's and generation_config.json's, together. */
   eosTokenIds: number[]

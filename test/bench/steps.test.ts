@@ -145,6 +145,7 @@ test.each([
       },
     },
   ],
+  ['lfm2', { family: 'lfm2', shortConv: { layers: [0], taps: 3 } }],
 ] as [string, Partial<ModelConfig>][])('the float64 pass and the kernels agree: %s', async (_, change) => {
   const files = varied(randomModel('small', { ...small, ...change }))
   const [sample] = randomSamples({ sequences: 1, length: 11 }, 300)
@@ -164,6 +165,7 @@ test('shapes: weights as their models have them, random ones the same each time,
   expect(millions('qwen3.5-0.8b')).toBe(752.4)
   expect(millions('gemma-3-270m')).toBe(268.1)
   expect(millions('olmo-2-1b')).toBe(1484.9)
+  expect(millions('lfm2-350m')).toBe(354.5)
   const [a, b] = await Promise.all(
     ['tiny', 'tiny'].map(async (name) => await (await modelFor(name)).tensors.read('model.layers.0.mlp.up_proj.weight')),
   )
@@ -171,7 +173,7 @@ test('shapes: weights as their models have them, random ones the same each time,
   const other = await (await modelFor('tiny')).tensors.read('model.layers.1.mlp.up_proj.weight')
   expect(other).not.toEqual(a)
   await expect(modelFor('qwen3-4B')).rejects.toThrow(
-    '--model qwen3-4B is neither a file or folder here nor a shape with random weights, which are tiny, smollm2-135m, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3.5-0.8b, gemma-3-270m, olmo-2-1b. Did you mean qwen3-4b?',
+    '--model qwen3-4B is neither a file or folder here nor a shape with random weights, which are tiny, smollm2-135m, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3.5-0.8b, gemma-3-270m, olmo-2-1b, lfm2-350m. Did you mean qwen3-4b?',
   )
 })
 

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { afterAll } from 'vitest'
 import { hashSeed, Random } from '../../src/common/random.ts'
 import { writeAdapter, type LoraPair } from '../../src/model/peft.ts'
-import { LINEAR_MODULES, linearShapes } from '../../src/model/shapes.ts'
+import { adapterModules, LINEAR_MODULES, linearShapes } from '../../src/model/shapes.ts'
 import type { ModelConfig } from '../../src/model/types.ts'
 import { seed } from '../seed.ts'
 
@@ -22,7 +22,7 @@ afterAll(() => rmSync(root, { recursive: true, force: true }))
 
 /** Writes an adapter whose effect is about as large as the layers' own; the same name gives the same values in a run. */
 export async function randomAdapter(config: ModelConfig, name: string, shape: AdapterShape = {}): Promise<string> {
-  const { rank = 8, alpha = 16, modules = LINEAR_MODULES, spoil } = shape
+  const { rank = 8, alpha = 16, modules = adapterModules(config, LINEAR_MODULES), spoil } = shape
   const random = new Random(hashSeed(seed, name))
   const normals = (count: number, scale: number) => Float32Array.from({ length: count }, () => random.normal() * scale)
   const tensors = new Map<string, LoraPair>()

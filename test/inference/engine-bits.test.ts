@@ -149,6 +149,7 @@ it.each([
   'qwen3-yarn',
   'olmo2',
   'olmo3',
+  'lfm2',
 ])("gives the trainer's bits for a model of its own kind: %s", async (name) => {
   const dir = join(import.meta.dirname, '../fixtures/odd', name)
   const files = await openModel(join(dir, 'model'))

@@ -269,7 +269,7 @@ describe('what is refused names file and key', () => {
     [{ num_hidden_layers: 1e9 }, 'm/config.json: num_hidden_layers is 1000000000; it must be at most 10000.'],
     [
       { model_type: 'gemma3' },
-      'm/config.json: model_type "gemma3" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3, gemma3_text, qwen3_5_text, olmo2 and olmo3 models.',
+      'm/config.json: model_type "gemma3" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3, gemma3_text, qwen3_5_text, olmo2, olmo3 and lfm2 models.',
     ],
     [
       { model_type: 'gemma3_text', hidden_activation: 'silu' },
@@ -289,7 +289,7 @@ describe('what is refused names file and key', () => {
     ],
     [
       { model_type: 'qwen3_moe' },
-      'm/config.json: model_type "qwen3_moe" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3, gemma3_text, qwen3_5_text, olmo2 and olmo3 models.',
+      'm/config.json: model_type "qwen3_moe" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3, gemma3_text, qwen3_5_text, olmo2, olmo3 and lfm2 models.',
     ],
     [
       { model_type: 'smollm3', no_rope_layers: [1, 2] },

@@ -208,7 +208,7 @@ describe('a GGUF of a golden model', () => {
   test.each([
     [
       { 'general.architecture': 'gemma3' },
-      'its architecture "gemma3" is not supported; of GGUF files dawn-rl runs llama, smollm3, qwen2 and qwen3.',
+      'its architecture "gemma3" is not supported; of GGUF files dawn-rl runs llama, smollm3, qwen2, qwen3 and lfm2.',
     ],
     [{ 'llama.block_count': { u32: 2 ** 31 } }, 'llama.block_count is 2147483648; it must be a whole number from 1 to 10000'],
     [{ 'llama.attention.head_count': { u32: 0 } }, 'llama.attention.head_count is 0; it must be a number above 0'],

@@ -188,7 +188,7 @@ describe('a GGUF whose tokenizer is not known', () => {
     [{ 'tokenizer.ggml.model': 'llama' }, 'its tokenizer is of the kind "llama", and only byte-level BPE ("gpt2") is supported'],
     [
       { 'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.pre': 'bloom' },
-      'tokenizer.ggml.pre "bloom", is not known here; known are smollm, gpt-2, qwen2, deepseek-r1-qwen, deepseek-coder, llama-bpe, llama3, llama-v3, tekken.',
+      'tokenizer.ggml.pre "bloom", is not known here; known are smollm, gpt-2, qwen2, deepseek-r1-qwen, deepseek-coder, llama-bpe, llama3, llama-v3, tekken, lfm2.',
     ],
     [{ 'tokenizer.ggml.model': 'gpt2' }, 'tokenizer.ggml.pre "", is not known here'],
     [{ 'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.pre': 'qwen2' }, 'has no tokenizer.ggml.tokens'],

@@ -32,7 +32,7 @@ def compare(name, ref, batch, work, rank, base=None):
     check(f'{name}, without the adapter', error(ours['logprobs'], before), LOGPROBS)
 
     config = json.loads((Path(adapter) / 'adapter_config.json').read_text())
-    assert config['r'] == rank and len(config['target_modules']) == 7, config
+    assert config['r'] == rank and len(config['target_modules']) == (8 if name == 'lfm2' else 7), config
     tuned = PeftModel.from_pretrained(plain, adapter)
     theirs = logprobs(tuned, batch, TEMPERATURE)
     moved = error(theirs, before)
@@ -49,7 +49,7 @@ with tempfile.TemporaryDirectory(prefix='dawn-rl-peers-') as folder:
     for name, rank in (('llama', 8), ('qwen2', 4), ('qwen3', 12)):
         model = GOLDEN / name / 'model'
         compare(name, model, GOLDEN / name / 'batch.json', Path(folder) / name, rank, base=model)
-    for name, rank in (('olmo2', 4), ('olmo3', 8)):
+    for name, rank in (('olmo2', 4), ('olmo3', 8), ('lfm2', 4)):
         odd = GOLDEN.parent / 'odd' / name
         compare(name, odd / 'model', odd / 'batch.json', Path(folder) / name, rank, base=odd / 'model')
     gguf = ROOT / 'models/SmolLM2-135M-Instruct.Q4_1.gguf'

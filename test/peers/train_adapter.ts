@@ -11,7 +11,7 @@ import { readBatch } from '../../src/model/batch.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
 import { writeModelFolder } from '../../src/model/export.ts'
 import { openModel } from '../../src/model/open.ts'
-import { LINEAR_MODULES } from '../../src/model/shapes.ts'
+import { adapterModules, LINEAR_MODULES } from '../../src/model/shapes.ts'
 import { saveCheckpoint } from '../../src/trainer/checkpoint.ts'
 import { loadLoss } from '../../src/trainer/losses/index.ts'
 import { Trainer } from '../../src/trainer/trainer.ts'
@@ -33,7 +33,7 @@ const [steps, rank] = [Number(values.steps), Number(values.rank)]
 const samples = await readBatch(values.batch!)
 const lossTokenCount = samples.reduce((sum, s) => sum + s.lossMask.reduce((a, b) => a + b, 0), 0)
 const gpu = await Gpu.open()
-const targetModules = [...LINEAR_MODULES]
+const targetModules = adapterModules(files.config, LINEAR_MODULES)
 const decoder = await loadDecoder(gpu, files, { lora: { rank, alpha: 2 * rank, dropout: 0.05, targetModules, seed: 1 } })
 const trainer = new Trainer(decoder, {
   loss: await loadLoss('cispo', { mask_ratio_low: 0.125, mask_ratio_high: 8 }),

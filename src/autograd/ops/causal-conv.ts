@@ -1,4 +1,4 @@
-/** Causal convolution of each channel by itself, with SiLU. */
+/** Causal convolution of each channel by itself: with SiLU, or gated. */
 import { rangeOf } from '../../gpu/gpu.ts'
 import * as kernels from '../../kernels/causal-conv/causal-conv.ts'
 import type { ConvCache } from '../../kernels/causal-conv/causal-conv.ts'
@@ -42,6 +42,28 @@ export function causalConv(
   return outputs
 }
 
+/**
+ * C * convolution of (B * x), each channel by itself: (rows, channels) of `gates` (rows, 3 channels), which has B, C and x side by side (LFM2).
+ * @param weight (channels, taps), the newest input's last @param layout as of `causalConv` @param cache products B * x of earlier passes, in a pass without gradients
+ */
+export function gatedConv(
+  tape: Tape,
+  gates: Tensor,
+  weight: TrainedValues,
+  layout: RowLayout,
+  taps: number,
+  cache?: ConvCache,
+): Tensor {
+  const { gpu } = tape
+  const { rows, columns, buffer } = gates
+  const shape = { channels: columns / 3, taps, gated: true }
+  const whole = { first: 0, width: shape.channels }
+  const y = tape.tensor(rows, shape.channels, weight.name, gates.needsGrad || !!weight.trained)
+  kernels.causalConv(gpu, { x: buffer, weight: weight.values, y: y.buffer }, cache ?? layout, rows, shape, whole)
+  if (cache) kernels.keepInputs(gpu, buffer, cache, rows, shape)
+  return tape.node(y, [gates], (dy) => goBack(tape, gates, weight, layout, shape, [whole], [dy.keep()]))
+}
+
 function goBack(
   tape: Tape,
   x: Tensor,
@@ -53,10 +75,15 @@ function goBack(
 ): void {
   const { gpu } = tape
   const { rows, columns } = x
-  const dz = tape.tensor(rows, columns, 'd convolved', false)
+  const { gated } = shape
+  const dz = tape.tensor(rows, shape.channels, 'd convolved', false)
+  const makeDx = () => tape.tensor(rows, columns, 'd convolution', false)
+  // C's gradient goes into it first.
+  const ofGates = gated ? makeDx() : undefined
   ranges.forEach((range, i) => {
     if (!gradients[i]) throw new Error('an output of a convolution has no gradient')
-    kernels.causalConvGate(gpu, { x: x.buffer, weight: values, dy: gradients[i].buffer, dz: dz.buffer, info }, rows, shape, range)
+    const t = { x: x.buffer, weight: values, dy: gradients[i].buffer, dz: dz.buffer, info, dx: ofGates?.buffer }
+    kernels.causalConvGate(gpu, t, rows, shape, range)
     gradients[i].drop()
   })
   if (trained) {
@@ -64,10 +91,11 @@ function goBack(
     kernels.causalConvWeight(gpu, { x: x.buffer, dz: dz.buffer, info, dweight }, rows, shape)
   }
   if (x.needsGrad) {
-    const dx = tape.tensor(rows, columns, 'd convolution', false)
-    kernels.causalConvInput(gpu, { dz: dz.buffer, weight: values, keyEnd: keyEnd!, dx: dx.buffer }, rows, shape)
+    const dx = ofGates ?? makeDx()
+    const t = { dz: dz.buffer, weight: values, keyEnd: keyEnd!, dx: dx.buffer, x: gated ? x.buffer : undefined }
+    kernels.causalConvInput(gpu, t, rows, shape)
     tape.giveGrad(x, dx)
     tape.done(dx)
-  }
+  } else if (ofGates) tape.done(ofGates)
   tape.done(dz)
 }

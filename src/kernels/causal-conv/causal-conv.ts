@@ -1,4 +1,4 @@
-/** Causal convolution of each channel by itself, with SiLU, as it stands before the delta rule (src/kernels/delta-rule). */
+/** Causal convolution of each channel by itself: with SiLU, as it stands before the delta rule (src/kernels/delta-rule), or gated on both sides (LFM2). */
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
@@ -27,9 +27,16 @@ export interface ConvShape {
   channels: number
   /** Inputs that an output is made of. */
   taps: number
+  /** x is (rows, 3 channels), and so is dx: B, C and the values of all channels; y is C times the convolution of B times the values, without SiLU. */
+  gated?: boolean
 }
 
-const tapsOf = (taps: number): { TAPS: number; FOUR: number } => ({ TAPS: taps, FOUR: Number(taps === 4) })
+const kindOf = ({ gated = false }: ConvShape): { GATED: number } => ({ GATED: Number(gated) })
+const tapsOf = (shape: ConvShape): { TAPS: number; FOUR: number; GATED: number } => ({
+  TAPS: shape.taps,
+  FOUR: Number(shape.taps === 4),
+  ...kindOf(shape),
+})
 
 /** The channels that an output has: `width` from `first` on. */
 export interface ChannelRange {
@@ -52,40 +59,40 @@ export function causalConv(
   { x, weight, y }: { x: GpuBuffer; weight: Binding; y: GpuBuffer },
   from: { info: GpuBuffer } | ConvCache,
   rows: Count,
-  { channels, taps }: ConvShape,
+  shape: ConvShape,
   range: ChannelRange,
 ): void {
   const cached = 'runs' in from
   const bindings = [x, weight, y, ...(cached ? [from.runs, from.inputs] : [from.info])]
-  const constants = { ...tapsOf(taps), CACHE: Number(cached), BACKWARD: 0 }
-  const fours = foursOf(channels, range)
+  const constants = { ...tapsOf(shape), CACHE: Number(cached), BACKWARD: 0 }
+  const fours = foursOf(shape.channels, range)
   dispatchFlat(gpu, paths.forward, constants, bindings, { rows, ...fours }, times(rows, fours.width))
 }
 
-/** The gradient before SiLU, dz (rows, channels), of the channels that dy (rows, width) has. */
+/** The gradient of the convolution's output, dz (rows, channels), of the channels that dy (rows, width) has. @param t.dx where it is gated: gets C's gradient */
 export function causalConvGate(
   gpu: Gpu,
-  t: { x: GpuBuffer; weight: Binding; dy: GpuBuffer; dz: GpuBuffer; info: GpuBuffer },
+  t: { x: GpuBuffer; weight: Binding; dy: GpuBuffer; dz: GpuBuffer; info: GpuBuffer; dx?: GpuBuffer },
   rows: Count,
-  { channels, taps }: ConvShape,
+  shape: ConvShape,
   range: ChannelRange,
 ): void {
-  const constants = { ...tapsOf(taps), CACHE: 0, BACKWARD: 1 }
-  const bindings = [t.x, t.weight, t.dy, t.dz, t.info]
-  const fours = foursOf(channels, range)
+  const constants = { ...tapsOf(shape), CACHE: 0, BACKWARD: 1 }
+  const bindings = [t.x, t.weight, t.dy, t.dz, t.info, ...(t.dx ? [t.dx] : [])]
+  const fours = foursOf(shape.channels, range)
   dispatchFlat(gpu, paths.forward, constants, bindings, { rows, ...fours }, times(rows, fours.width))
 }
 
-/** dx (rows, channels) of dz. @param t.keyEnd (rows) u32: a row's sequence ends before it */
+/** dx (rows, channels) of dz; where it is gated all of dx but C's part. @param t.keyEnd (rows) u32: a row's sequence ends before it @param t.x where it is gated */
 export function causalConvInput(
   gpu: Gpu,
-  t: { dz: GpuBuffer; weight: Binding; keyEnd: GpuBuffer; dx: GpuBuffer },
+  t: { dz: GpuBuffer; weight: Binding; keyEnd: GpuBuffer; dx: GpuBuffer; x?: GpuBuffer },
   rows: Count,
-  { channels, taps }: ConvShape,
+  shape: ConvShape,
 ): void {
-  const bindings = [t.dz, t.weight, t.keyEnd, t.dx]
-  const fours = channels / 4
-  dispatchFlat(gpu, paths.input, tapsOf(taps), bindings, { rows, channels: fours }, times(rows, fours))
+  const bindings = [t.dz, t.weight, t.keyEnd, t.dx, ...(t.x ? [t.x] : [])]
+  const fours = shape.channels / 4
+  dispatchFlat(gpu, paths.input, tapsOf(shape), bindings, { rows, channels: fours }, times(rows, fours))
 }
 
 /** Rows whose sum one invocation makes; the sums are added up in order. */
@@ -96,23 +103,25 @@ export function causalConvWeight(
   gpu: Gpu,
   t: { x: GpuBuffer; dz: GpuBuffer; info: GpuBuffer; dweight: Binding },
   rows: Count,
-  { channels, taps }: ConvShape,
+  shape: ConvShape,
 ): void {
+  const { channels, taps } = shape
   const parts = groupsOf(rows, PART)
-  const constants = { TAPS: taps, PART }
+  const constants = { TAPS: taps, PART, ...kindOf(shape) }
   addParts(gpu, t.dweight, parts, channels * taps, (sums) =>
     dispatchFlat(gpu, paths.weight, constants, [t.x, t.dz, t.info, sums], { rows, channels }, times(parts, channels * taps)),
   )
 }
 
-/** Leaves the last inputs of a pass, x (rows, channels), in the cache; after `causalConv`. */
-export function keepInputs(
-  gpu: Gpu,
-  x: GpuBuffer,
-  { runs, inputs }: ConvCache,
-  rows: Count,
-  { channels, taps }: ConvShape,
-): void {
-  const fours = channels / 4
-  dispatchFlat(gpu, paths.keep, { TAPS: taps }, [x, runs, inputs], { rows, channels: fours }, times(rows, fours))
+/** Leaves the last values that a pass convolves in the cache; after `causalConv`. */
+export function keepInputs(gpu: Gpu, x: GpuBuffer, { runs, inputs }: ConvCache, rows: Count, shape: ConvShape): void {
+  const fours = shape.channels / 4
+  dispatchFlat(
+    gpu,
+    paths.keep,
+    { TAPS: shape.taps, ...kindOf(shape) },
+    [x, runs, inputs],
+    { rows, channels: fours },
+    times(rows, fours),
+  )
 }

@@ -1,8 +1,9 @@
 // After a pass, of each sequence in it: the slot's inputs become the last TAPS - 1 of them, oldest first, those of earlier passes among them where this one has
-// fewer. x (rows, channels), inputs (slots, TAPS - 1, channels); runs as in forward.wgsl. An invocation moves those of
+// fewer. What is convolved (inputs.wgsl), inputs (slots, TAPS - 1, channels); runs as in forward.wgsl. An invocation moves those of
 // four neighbouring channels up in order; `channels` counts such fours.
 struct Params { rows: u32, channels: u32 }
-@group(0) @binding(0) var<storage, read> x: array<vec4f>;
+alias Value = vec4f;
+#include "inputs.wgsl"
 @group(0) @binding(1) var<storage, read> runs: array<vec4u>;
 @group(0) @binding(2) var<storage, read_write> inputs: array<vec4f>;
 #include "flat.wgsl"
@@ -19,7 +20,7 @@ fn one(e: u32) {
     let at = run.z + i;
     var value = vec4f();
     if (at >= $(TAPS-1)u) {
-      value = x[(t + at - $(TAPS-1)u) * p.channels + c];
+      value = input_of(t + at - $(TAPS-1)u, c);
     } else if (run.w == 1u) {
       value = inputs[(slot + at) * p.channels + c];
     }

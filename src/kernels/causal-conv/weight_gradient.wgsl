@@ -1,6 +1,8 @@
-// The weight's gradient, of PART rows at a time: out[part, c, TAPS-1-j] = sum over their rows t, in order, of dz[t,c] x[t-j,c], where row t - j is of t's sequence.
+// The weight's gradient, of PART rows at a time: out[part, c, TAPS-1-j] = sum over their rows t, in order, of dz[t,c] x[t-j,c], where row t - j is of t's sequence
+// and x what is convolved (inputs.wgsl).
 struct Params { rows: u32, channels: u32 }
-@group(0) @binding(0) var<storage, read> x: array<f32>;
+alias Value = f32;
+#include "inputs.wgsl"
 @group(0) @binding(1) var<storage, read> dz: array<f32>;
 @group(0) @binding(2) var<storage, read> info: array<vec4u>;
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
@@ -14,7 +16,7 @@ fn one(e: u32) {
   if (first >= p.rows) { return; }
   var sum = 0.0;
   for (var t = first; t < min(first + PART, p.rows); t++) {
-    if (t - info[t].z >= j) { sum = fma(dz[t * channels + c], x[(t - j) * channels + c], sum); }
+    if (t - info[t].z >= j) { sum = fma(dz[t * channels + c], input_of(t - j, c), sum); }
   }
   out[e] = sum;
 }

@@ -21,6 +21,8 @@ export interface Family {
   qkNorm?: boolean
   /** Whether only a share of a head's channels may be rotated (partial_rotary_factor). */
   partlyTurned?: boolean
+  /** Its own names in files of a layer's parts (`self_attn.o_proj`) and of the last norm (`norm`), by those that the others have. */
+  names?: Readonly<Record<string, string>>
   /** Throws for features that the decoder does not have. @param refuse makes the error: a key, and why its value is not taken */
   refuse(raw: Json, refuse: (key: string, why: string) => UserError): void
   /** Its own parts of a ModelConfig; rope among them where it is not read as a Llama's. */

@@ -4,6 +4,7 @@ import type { Json } from '../config-keys.ts'
 import { FAMILIES, type ModelFamily } from '../types.ts'
 import type { Family } from './family.ts'
 import { gemma3 } from './gemma3.ts'
+import { lfm2 } from './lfm2.ts'
 import { llama, mistral } from './llama.ts'
 import { olmo2, olmo3 } from './olmo.ts'
 import { qwen2, qwen3, smollm3 } from './qwen.ts'
@@ -19,6 +20,7 @@ export const families: Record<ModelFamily, Family> = {
   qwen3_5_text: qwen35,
   olmo2,
   olmo3,
+  lfm2,
 }
 
 /** For messages: a, b and c. */
