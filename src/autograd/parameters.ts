@@ -22,6 +22,8 @@ export interface Parameter {
   /** Shape as it is written to files, where that differs from (rows, columns): rank padding, vectors. */
   shape: number[]
   pieces: ParameterPiece[]
+  /** Where this is rows of another parameter (`ParameterStore.part`): that one. */
+  whole?: Parameter
 }
 
 /** Float32 values that a layer reads beside its matrices. */
@@ -47,6 +49,7 @@ export class ParameterStore {
   /** The buffers that `release` frees: a snapshot does not own the gradients, which are another store's. */
   readonly #owned: GpuBuffer[] = []
   #planned: { parameter: Parameter; decay: boolean }[] = []
+  #parts: { part: Parameter; of: Parameter; row: number }[] = []
 
   constructor(gpu: Gpu) {
     this.gpu = gpu
@@ -61,6 +64,17 @@ export class ParameterStore {
     this.parameters.push(parameter)
     this.#planned.push({ parameter, decay: options.decay ?? true })
     return parameter
+  }
+
+  /**
+   * Rows of a declared parameter, for a product that takes those alone: values and gradients are the whole's, which is what is trained, saved and read. Before
+   * `allocate`. `row` times the columns must be a multiple of 64, so that the range can be bound.
+   */
+  part(of: Parameter, row: number, rows: number): Parameter {
+    if ((row * of.columns) % 64 !== 0) throw new Error(`${of.name} has no part that begins at row ${row}`)
+    const part: Parameter = { name: of.name, rows, columns: of.columns, shape: [rows, of.shape.at(-1)!], pieces: [], whole: of }
+    this.#parts.push({ part, of, row })
+    return part
   }
 
   /** Lays all declared parameters out in banks that the adapter can bind, and allocates values and gradients (zeroed). */
@@ -89,6 +103,13 @@ export class ParameterStore {
       }
     }
     this.#planned = []
+    for (const { part, of, row } of this.#parts.splice(0)) {
+      for (const piece of of.pieces) {
+        const [first, end] = [Math.max(piece.row, row), Math.min(piece.row + piece.rows, row + part.rows)]
+        const offset = piece.offset + (first - piece.row) * of.columns
+        if (first < end) part.pieces.push({ bank: piece.bank, offset, row: first - row, rows: end - first })
+      }
+    }
     this.banks = plans.map(({ count, decay }) => {
       const [values, gradients] = ['parameters', 'gradients'].map((label) => this.#acquire(count, label))
       this.gpu.clear(values)

@@ -2,7 +2,7 @@
 import { embeddingScale, type ModelTensors } from '../model/decoder-load.ts'
 import { widenBf16 } from '../model/bf16.ts'
 import { lastNormPath, layerPath, linearPath } from '../model/shapes.ts'
-import { gelu, matrix, multiply, plus, rmsNorm, silu } from './reference-math.ts'
+import { gelu, halves, matrix, multiply, plus, rmsNorm, silu, times } from './reference-math.ts'
 import { mixed, type ReferenceLayer } from './reference-mixers.ts'
 
 /**
@@ -11,7 +11,7 @@ import { mixed, type ReferenceLayer } from './reference-mixers.ts'
  * @returns ids.length - 1 values
  */
 export async function referenceLogprobs({ config, tensors }: ModelTensors, ids: readonly number[]): Promise<Float64Array> {
-  const { hiddenSize: H, activation, norms } = config
+  const { hiddenSize: H, activation, norms, residualScale, logitsScaling = 1, fusedMlp } = config
   const [before, after] = [norms !== 'after', norms !== undefined]
   const rows = ids.length - 1
   const read = async (name: string, round = true): Promise<Float32Array> => {
@@ -39,18 +39,21 @@ export async function referenceLogprobs({ config, tensors }: ModelTensors, ids: 
       norm: (name, ...rest) => norm(layerPath(config, index, name), ...rest),
       values: (name) => read(layerPath(config, index, name), false),
     }
-    const attended = await mixed(layer, before ? await layer.norm('input_layernorm', x) : x)
+    const attended = times(await mixed(layer, before ? await layer.norm('input_layernorm', x) : x), residualScale)
     // Gemma 3 normalises what attention and the MLP give, too, and OLMo 2 that alone.
     x = plus(x, after ? await layer.norm('post_attention_layernorm', attended) : attended)
     const wide = before ? await layer.norm(after ? 'pre_feedforward_layernorm' : 'post_attention_layernorm', x) : x
-    const [gate, up] = [await layer.linear('gate_proj', wide), await layer.linear('up_proj', wide)]
+    const both = fusedMlp
+      ? halves(await layer.linear('input_linear', wide))
+      : [await layer.linear('gate_proj', wide), await layer.linear('up_proj', wide)]
+    const [gate, up] = both
     const inner = gate.map((row, t) => row.map((g, c) => (activation === 'gelu' ? gelu(g) : silu(g)) * up[t][c]))
-    const down = await layer.linear('down_proj', inner)
+    const down = times(await layer.linear(fusedMlp ? 'output_linear' : 'down_proj', inner), residualScale)
     x = plus(x, after ? await layer.norm('post_feedforward_layernorm', down) : down)
   }
   const last = await norm(lastNormPath(config), x)
   const logits = multiply(last, config.tieWordEmbeddings ? embedding : await read('lm_head.weight'))
-  return Float64Array.from(logits, (row, t) => {
+  return Float64Array.from(times(logits, 1 / logitsScaling), (row, t) => {
     const high = row.reduce((a, b) => Math.max(a, b), -Infinity)
     return row[ids[t + 1]] - high - Math.log(row.reduce((sum, z) => sum + Math.exp(z - high), 0))
   })

@@ -88,6 +88,7 @@ export const modelShapes: Record<string, ModelConfig> = {
     norms: 'around',
     normsFromOne: true,
     embeddingScale: Math.sqrt(640),
+    embeddingScaleRounded: true,
     // Every sixth layer sees all tokens before.
     slidingLayers: Array.from({ length: 18 }, (_, i) => i).filter((i) => i % 6 !== 5),
     slidingWindow: 512,
@@ -124,6 +125,26 @@ export const modelShapes: Record<string, ModelConfig> = {
     // The others attend.
     shortConv: { layers: [0, 1, 3, 4, 6, 7, 9, 11, 13, 15], taps: 3 },
     maxPositionEmbeddings: 128000,
+  },
+  'granite-4.0-350m': {
+    ...base,
+    family: 'granitemoehybrid',
+    qkNorm: false,
+    fusedMlp: true,
+    hiddenSize: 1024,
+    intermediateSize: 2048,
+    layers: 28,
+    heads: 16,
+    kvHeads: 4,
+    headDim: 64,
+    vocabSize: 100352,
+    ropeTheta: 1e7,
+    rmsNormEps: 1e-5,
+    embeddingScale: 12,
+    attentionScale: 0.015625,
+    residualScale: 0.263,
+    logitsScaling: 4,
+    maxPositionEmbeddings: 32768,
   },
 }
 

@@ -46,7 +46,8 @@ export function register(program: Command): void {
 }
 
 const words = `
-Shapes: tiny, smollm2-135m, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3.5-0.8b, gemma-3-270m, olmo-2-1b.
+Shapes: tiny, smollm2-135m, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3.5-0.8b, gemma-3-270m, olmo-2-1b, lfm2-350m,
+        granite-4.0-350m.
 Every case is checked first: kernels against float64 at sampled points, a model's log-probabilities against a float64 pass on the host,
 generated tokens against the trainer's forward pass. A wrong result is an error that names the case.
 'of peak' compares with a loop of multiply-adds in registers (or on the matrix units), 'of copy' with a plain copy; both are measured first.

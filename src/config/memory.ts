@@ -104,7 +104,7 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
   const ofVectors = [...tensorShapes(model).values()].map(([length, ...more]) => (more.length > 0 ? 0 : length))
   const vectors = options.useLora ? 0 : sum(ofVectors)
   const moments = in8bit ? (trained - vectors) * (2 + 8 / 256) + vectors * 8 : trained * 8
-  const loraInner = options.useLora ? options.loraTargetModules.length * paddedRank(options.loraRank) : 0
+  const loraInner = options.useLora ? sum(options.loraTargetModules.map(productsOf)) * paddedRank(options.loraRank) : 0
   const inner = 4 * (innerWidth(model) + loraInner)
   const beside = 4 * (loraInner + droppedInputs(options))
   const recorded = 4 * innerWidth(model) + beside
@@ -331,8 +331,16 @@ function adapterParameters({ model, loraRank, loraTargetModules }: MemoryOptions
 function droppedInputs({ model, useLora, loraDropout, loraTargetModules }: MemoryOptions): number {
   if (!useLora || !loraDropout) return 0
   const layer = [...linearShapes({ ...model, layers: 1 })]
-  return sum(layer.map(([path, [, inputs]]) => (loraTargetModules.some((module) => path.endsWith(`.${module}`)) ? inputs : 0)))
+  return sum(
+    layer.map(([path, [, inputs]]) => {
+      const adapted = loraTargetModules.find((module) => path.endsWith(`.${module}`))
+      return adapted ? productsOf(adapted) * inputs : 0
+    }),
+  )
 }
+
+/** Products that share a module's adapter, each with an input and a first product of its own: gate and up where they are one matrix. */
+const productsOf = (module: string): number => (module === 'input_linear' ? 2 : 1)
 
 /** Kernels want ranks that are multiples of 8. */
 const paddedRank = (rank: number) => Math.ceil(rank / 8) * 8

@@ -30,6 +30,8 @@ const LINEAR_LAYERS = [
   'w1',
   'w2',
   'w3',
+  'input_linear',
+  'output_linear',
 ] as const
 
 const REPORTERS = ['none', ...SINKS] as const
@@ -73,7 +75,7 @@ export const loraFields = {
     .min(1)
     .default([...ALL_LAYERS])
     .describe(
-      'Linear layers with an adapter. Default: all of them; in a Gated DeltaNet (Qwen3.5) in_proj_qkv, in_proj_z and out_proj are then among them, in LFM2 in_proj and out_proj of its convolutions. LFM2 calls o_proj out_proj, and gate_proj, up_proj, down_proj w1, w3, w2; both names do.',
+      'Linear layers with an adapter. Default: all of them; in a Gated DeltaNet (Qwen3.5) in_proj_qkv, in_proj_z and out_proj are then among them, in LFM2 in_proj and out_proj of its convolutions, in Granite 4 input_linear (gate and up in one) and output_linear. LFM2 calls o_proj out_proj, and gate_proj, up_proj, down_proj w1, w3, w2; both names do.',
     ),
 }
 

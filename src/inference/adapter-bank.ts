@@ -100,12 +100,14 @@ export class AdapterBank {
       this.#arrange(width, room, tensors)
     }
     const pairs = this.#groups.flatMap(({ projections, stack }) =>
-      projections.flatMap(({ name, weight: { rows } }, i) => {
+      projections.flatMap(({ name, firstRow = 0, weight: { rows } }, i) => {
         const pair = tensors.get(name)
-        return stack && pair ? [{ pair, stack, i, rows }] : []
+        return stack && pair ? [{ pair, stack, i, firstRow, rows }] : []
       }),
     )
-    const uploads = allOrNone(pairs, ({ pair }) => gpu.upload(pair.B, 'adapter', { exact: true }))
+    const uploads = allOrNone(pairs, ({ pair: { B, r }, firstRow, rows }) =>
+      gpu.upload(B.subarray(firstRow * r, (firstRow + rows) * r), 'adapter', { exact: true }),
+    )
     this.#scales[index] = new Map([...tensors].map(([name, { scale }]) => [name, scale]))
     for (const { projections, own, stack } of this.#groups) {
       if (!stack) continue

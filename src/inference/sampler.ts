@@ -180,7 +180,7 @@ export class Sampler {
 
   #drawChunk(normed: Tensor, first: number, rows: number, draws: Draw[]): void {
     const gpu = this.#gpu
-    const { weight } = this.#decoder.head
+    const { weight, scale } = this.#decoder.head
     const vocabulary = weight.rows
     const part = (buffer: GpuBuffer, words: number, start = 0): BufferRange => {
       return { buffer, offset: (start + first * words) * 4, bytes: rows * words * 4 }
@@ -191,7 +191,7 @@ export class Sampler {
     const [settings, seeds] = [part(this.#settings, settingsPerRow), part(this.#seeds, 2)]
     const inverseTemperatures = part(this.#inverse, 1)
     const [drawn, logprobs] = [part(this.results, 1), part(this.results, 1, this.#logprobsAt)]
-    linear(gpu, part(normed.buffer, normed.columns), rows, weight, logits)
+    linear(gpu, part(normed.buffer, normed.columns), rows, weight, logits, { alpha: scale })
     const [changes, isLeft] = [draws.some(isChanged), draws.some(isProcessed)]
     const choices = changes || isLeft ? this.#copy(logits, draws.length) : logits
     if (changes) this.#adjust(choices, settings, draws)

@@ -36,7 +36,8 @@ export function layerInBlocks(
 
 function blockLayerOf(config: ModelConfig, layer: DecoderLayer): BlockLayer | undefined {
   const { mixer, inputNorm, postNorm, gate, up, down, oNorm, downNorm } = layer
-  if (mixer.kind !== 'attention' || config.qwen35 || !inputNorm || !postNorm || oNorm || downNorm) return undefined
+  const plain = mixer.kind === 'attention' && !config.qwen35 && config.residualScale === undefined
+  if (!plain || !inputNorm || !postNorm || oNorm || downNorm) return undefined
   const { q, k, v, o, qNorm, kNorm } = mixer
   if ([q, k, v, o, gate, up, down].some(({ bias }) => bias)) return undefined
   const headNorms: BlockLayer['headNorms'] = qNorm && kNorm && [qNorm, kNorm]

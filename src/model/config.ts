@@ -118,10 +118,13 @@ function tokenIds(...sources: [Json, string][]): number[] {
   return [...ids]
 }
 
-/** The part of a config.json that is about text, where a model has others too (Qwen3.5 sees pictures, of which nothing is read). */
+/** The part of a config.json that is about text, where a model has others too (Qwen3.5 sees pictures, of which nothing is read), without what its family leaves out. */
 export function textConfig(raw: Json): Json {
   const text = raw.model_type === 'qwen3_5' ? raw.text_config : undefined
-  if (typeof text !== 'object' || text === null) return raw
+  if (typeof text !== 'object' || text === null) {
+    const { leftOut = [] } = Object.hasOwn(families, String(raw.model_type)) ? families[raw.model_type as ModelFamily] : {}
+    return leftOut.length > 0 ? Object.fromEntries(Object.entries(raw).filter(([key]) => !leftOut.includes(key))) : raw
+  }
   const { tie_word_embeddings: tied } = raw
   return {
     architectures: ['Qwen3_5ForCausalLM'],

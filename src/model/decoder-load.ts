@@ -4,22 +4,22 @@ import type { Norm } from '../autograd/ops/norm.ts'
 import { pad, ParameterStore, type Parameter, type TrainedValues } from '../autograd/parameters.ts'
 import { UserError } from '../common/errors.ts'
 import { hashSeed } from '../common/random.ts'
-import type { BufferRange, Gpu } from '../gpu/gpu.ts'
+import type { Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { holdUnits } from '../kernels/attention/units-check.ts'
 import { checkF16Range, useMatrixUnits } from '../kernels/common/matrix-units.ts'
-import { allocateTogether, allocateWeight, releaseWeight, writeWeight, type Weight } from '../kernels/common/weight.ts'
-import { allocateBlocks, allocateRooms, writeBlocks } from '../kernels/quantised/quantised.ts'
+import { allocateWeight, releaseWeight, writeWeight, type Weight } from '../kernels/common/weight.ts'
 import { floatsOf, roundToBf16, widenBf16 } from './bf16.ts'
 import { headShape, type AttentionPart } from './attention-layer.ts'
 import { RotaryCache, type Decoder, type DecoderLayer } from './decoder.ts'
 import type { ConvPart } from './conv-layer.ts'
 import type { DeltaPart } from './delta-layer.ts'
 import { kaimingUniform, loraScale, type Adapter } from './peft.ts'
-import { checkQuantization, heldFormat, readBlocks } from './quantise.ts'
+import { Placement } from './placement.ts'
+import { checkQuantization, heldFormat, readBlocks, rowsOf, type Matrix } from './quantise.ts'
 import { DELTA_PART, lastNormPath, layerPath, linearPath, mixerOf, qkNormChannels, type LinearModule } from './shapes.ts'
 import { refuseOtherHead } from './tied-head.ts'
-import type { ModelConfig, Quantization, Qwen35Config, TensorBlocks, TensorData, TensorSource } from './types.ts'
+import type { ModelConfig, Quantization, Qwen35Config, TensorData, TensorSource } from './types.ts'
 import { Uploads } from './uploads.ts'
 
 export interface LoadOptions {
@@ -83,8 +83,7 @@ class Loader {
   /** Writes of masters, to be made once the banks are allocated: full training makes the working copy from the master. */
   readonly #fills: (() => void)[] = []
   readonly #owned: (Weight | GpuBuffer)[] = []
-  /** For each group of modules, the room that all layers share for the widened values of matrices in blocks. */
-  readonly #rooms = new Map<string, Weight[]>()
+  readonly #placement: Placement
   readonly #uploads: Uploads
   /** The norms that give q and k of Gated DeltaNets length 1. */
   #units: Norm[] | undefined
@@ -96,6 +95,7 @@ class Loader {
     this.#options = options
     this.#store = new ParameterStore(gpu)
     this.#uploads = new Uploads(gpu)
+    this.#placement = new Placement(gpu, this.#owned)
   }
 
   async load(): Promise<Decoder> {
@@ -126,7 +126,7 @@ class Loader {
       embedding: { ...trainedOf(embed), scale: config.embeddingScale && embeddingScale(config, embed.weight.bf16) },
       layers,
       norm,
-      head: trainedOf(head),
+      head: { ...trainedOf(head), scale: config.logitsScaling && 1 / config.logitsScaling },
       store: trained ? this.#store : undefined,
       rotary,
       release: () => {
@@ -152,8 +152,9 @@ class Loader {
     const mixer = await this.#mixer(index)
     const oNorm = after ? await norm('post_attention_layernorm') : undefined
     const postNorm = before ? await norm(`${after ? 'pre_feedforward' : 'post_attention'}_layernorm`) : undefined
-    const [gate, up] = await this.#projections(index, ['gate_proj', 'up_proj'], false)
-    const [down] = await this.#projections(index, ['down_proj'], false)
+    const { fusedMlp } = config
+    const [gate, up] = fusedMlp ? await this.#halves(index) : await this.#projections(index, ['gate_proj', 'up_proj'], false)
+    const [down] = await this.#projections(index, [fusedMlp ? 'output_linear' : 'down_proj'], false)
     const downNorm = after ? await norm('post_feedforward_layernorm') : undefined
     return { inputNorm, mixer, oNorm, postNorm, gate, up, down, downNorm }
   }
@@ -233,14 +234,10 @@ class Loader {
       matrices.push(await this.#matrixOf(`${name}.weight`))
       if (withBias) biases.push(floatsOf(await this.#tensor(`${name}.bias`)))
     }
-    const alike = matrices.every((m) => kindOf(m) === kindOf(matrices[0]) && m.shape[1] === matrices[0].shape[1])
-    const sets = alike ? [matrices] : matrices.map((m) => [m])
-    const weights = sets.flatMap((set) => this.#room(names, matrices, set))
-    const places = withBias ? this.#sideBySide(biases, `${names[0]}.bias`) : []
+    const weights = this.#placement.matrices(names, matrices)
+    const places = withBias ? this.#placement.vectors(biases, `${names[0]}.bias`) : []
     return names.map((name, i) => {
       const [projection, matrix]: [Projection, Matrix] = [{ name, weight: weights[i], bias: places[i] }, matrices[i]]
-      if ('format' in matrix) writeBlocks(this.#gpu, weights[i].blocks!, matrix.data)
-      else writeWeight(this.#gpu, weights[i], matrix.data)
       if (this.#options.full && !('format' in matrix)) {
         const weight = this.#master(`${name}.weight`, matrix)
         const bias = withBias ? this.#vectorMaster(`${name}.bias`, biases[i]) : undefined
@@ -252,45 +249,27 @@ class Loader {
     })
   }
 
-  /** Room for `set`, some of `all`, whose modules have `names`. */
-  #room(names: string[], all: Matrix[], set: Matrix[]): Weight[] {
-    const parts = set.map((m) => ({ label: `${names[all.indexOf(m)]}.weight`, rows: m.shape[0] }))
-    const columns = set[0].shape[1]
-    const blocks = set.filter((m) => 'format' in m)
-    if (blocks.length === 0) {
-      const { weights, owned } = allocateTogether(this.#gpu, parts, columns, kindOf(set[0]) === 'bf16')
-      this.#owned.push(...owned)
-      return weights
-    }
-    // Room for the widened values: one for these modules of all layers.
-    const shared = parts.map(({ label, rows }) => ({ label: `values of ${label.split('.').slice(3).join('.')}`, rows }))
-    const key = shared.map(({ label }) => label).join()
-    let rooms = this.#rooms.get(key)
-    if (!rooms) {
-      const made = allocateRooms(this.#gpu, shared, columns)
-      this.#owned.push(...made.owned)
-      this.#rooms.set(key, (rooms = made.rooms))
-    }
-    return blocks.map(({ format }, i) => {
-      const weight = allocateBlocks(this.#gpu, parts[i].label, rooms[i], format)
-      this.#owned.push(weight.blocks!.storage)
-      return weight
-    })
-  }
-
-  /** Vectors in one buffer, each where it can be bound by itself. */
-  #sideBySide(vectors: Float32Array[], label: string): BufferRange[] {
-    const offsets = [0]
-    for (const { length } of vectors) offsets.push(offsets.at(-1)! + Math.ceil(length / 64) * 64)
-    const joined = new Float32Array(offsets.at(-1)!)
-    vectors.forEach((vector, i) => joined.set(vector, offsets[i]))
-    const buffer = this.#gpu.upload(joined, label, { exact: true })
-    this.#owned.push(buffer)
-    return vectors.map(({ length }, i) => ({ buffer, offset: offsets[i] * 4, bytes: length * 4 }))
+  /** Gate and up where files have them as one matrix: what is trained, or its adapter, is that matrix's, and each takes its rows of it. */
+  async #halves(layer: number): Promise<Projection[]> {
+    const name = linearPath(this.#files.config, layer, 'input_linear')
+    const whole = await this.#matrixOf(`${name}.weight`)
+    const [outputs, columns] = whole.shape
+    const rows = outputs / 2
+    const weights = this.#placement.matrices([name, name], [rowsOf(whole, 0, rows), rowsOf(whole, rows, rows)])
+    const store = this.#store
+    const master = this.#options.full && !('format' in whole) ? this.#master(`${name}.weight`, whole) : undefined
+    const lora = this.#lora(name, { rows: outputs, columns })
+    return [0, rows].map((firstRow, i) => ({
+      name,
+      firstRow,
+      weight: weights[i],
+      trained: master && { store, weight: store.part(master, firstRow, rows) },
+      lora: lora && { ...lora, b: store.part(lora.b, firstRow, rows) },
+    }))
   }
 
   /** The adapter of a projection: from a folder, or a fresh one. */
-  #lora(name: string, weight: Weight): Projection['lora'] {
+  #lora(name: string, weight: Pick<Weight, 'rows' | 'columns'>): Projection['lora'] {
     const { lora, adapter } = this.#options
     const pair = adapter?.tensors.get(name)
     const module = name.slice(name.lastIndexOf('.') + 1)
@@ -317,10 +296,10 @@ class Loader {
     return { weight, parameter: this.#options.full ? this.#master(name, data) : undefined }
   }
 
-  /** A scaled embedding in float32 stays so, where others are held in bf16 if it is exact: its scale has the file's dtype, and so has a checkpoint. */
+  /** An embedding in float32 whose scale is rounded stays so, where others are held in bf16 if it is exact: its scale has the file's dtype, and so has a checkpoint. */
   #staysFloat32(name: string): boolean {
     const { config, tensors } = this.#files
-    return !!config.embeddingScale && !this.#options.round && tensors.dtype?.(name) === 'F32'
+    return !!config.embeddingScaleRounded && !this.#options.round && tensors.dtype?.(name) === 'F32'
   }
 
   /** The float32 master of a matrix that is trained. */
@@ -377,14 +356,11 @@ class Loader {
   }
 }
 
-type Matrix = TensorData | TensorBlocks
-const kindOf = (matrix: Matrix): string => ('format' in matrix ? 'blocks' : matrix.dtype)
-
 /** A norm's gain from its weight in the files; in float32, as transformers' `1.0 + weight.float()`. */
 export const gained = (weight: Float32Array, fromOne = false): Float32Array => (fromOne ? weight.map((w) => 1 + w) : weight)
 
-/** What embeddings are multiplied by: in their dtype, as transformers rounds it. */
-export function embeddingScale({ embeddingScale: scale = 1 }: ModelConfig, bf16: boolean): number {
+/** What embeddings are multiplied by, in float32; in their dtype where transformers rounds it so (a factor that is a tensor of the model). */
+export function embeddingScale({ embeddingScale: scale = 1, embeddingScaleRounded }: ModelConfig, bf16: boolean): number {
   const exact = new Float32Array([scale])
-  return bf16 ? widenBf16(roundToBf16(exact))[0] : exact[0]
+  return bf16 && embeddingScaleRounded ? widenBf16(roundToBf16(exact))[0] : exact[0]
 }

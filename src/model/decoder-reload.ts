@@ -8,7 +8,7 @@ import { writeBlocks } from '../kernels/quantised/quantised.ts'
 import { roundToBf16, widenBf16 } from './bf16.ts'
 import { embeddingScale, gained, type ModelTensors } from './decoder-load.ts'
 import { normsOf, projectionsOf, valuesOf as layerValues, type Decoder } from './decoder.ts'
-import { readBlocks } from './quantise.ts'
+import { readBlocks, rowsOf } from './quantise.ts'
 import { checkTensors } from './shapes.ts'
 import { headIsEmbedding, refuseOtherHead } from './tied-head.ts'
 import type { ModelConfig, TensorData, TensorSource } from './types.ts'
@@ -18,13 +18,16 @@ import { Uploads } from './uploads.ts'
 const fixed = [
   'family', 'hiddenSize', 'intermediateSize', 'layers', 'heads', 'kvHeads', 'headDim', 'vocabSize', 'qkvBias',
   'outputBias', 'qkNorm', 'qkNormWhole', 'rmsNormEps', 'ropeTheta', 'ropeScaling', 'layersWithoutRope', 'slidingWindow', 'slidingLayers',
-  'localRopeTheta', 'attentionScale', 'embeddingScale', 'activation', 'norms', 'normsFromOne', 'qwen35', 'shortConv',
+  'localRopeTheta', 'attentionScale', 'embeddingScale', 'embeddingScaleRounded', 'residualScale', 'logitsScaling', 'activation', 'norms', 'normsFromOne',
+  'qwen35', 'shortConv', 'fusedMlp',
 ] as const satisfies (keyof ModelConfig)[] // prettier-ignore
 
 /** A tensor of the files, and where it goes: a matrix in the dtype that it has there, a vector in float32. */
 interface Target {
   name: string
   weight?: Weight
+  /** Where the weight is rows of it: the first of them. */
+  firstRow?: number
   vector?: GpuBuffer | BufferRange
   /** As of `Norm`. */
   fromOne?: boolean
@@ -79,7 +82,7 @@ export async function reloadDecoder(decoder: Decoder, files: ModelTensors): Prom
   }
   const { embedding } = decoder
   // As a load of these files would have it; commands that are recorded with the old one are recorded anew (inference/step.ts).
-  if (config.embeddingScale && !embedding.weight.bf16)
+  if (config.embeddingScaleRounded && !embedding.weight.bf16)
     embedding.scale = embeddingScale(config, tensors.dtype?.('model.embed_tokens.weight') === 'BF16')
 }
 
@@ -89,7 +92,8 @@ async function write({ gpu }: Decoder, tensors: TensorSource, targets: readonly 
     await uploads.room()
     const { name, weight, vector } = target
     const blocks = weight?.blocks
-    const { data } = blocks ? await readBlocks(tensors, name, blocks.format) : await valuesOf(tensors, target)
+    const whole = blocks ? await readBlocks(tensors, name, blocks.format) : await valuesOf(tensors, target)
+    const { data } = target.firstRow === undefined ? whole : rowsOf(whole, target.firstRow, weight!.rows)
     if (blocks) writeBlocks(gpu, blocks, data as Uint8Array)
     else if (weight) writeWeight(gpu, weight, data as Exclude<typeof data, Uint8Array>)
     else {
@@ -114,8 +118,8 @@ function targetsOf({ embedding, layers, norm, head }: Decoder): Target[] {
   const targets: Target[] = [{ name: 'model.embed_tokens.weight', weight: embedding.weight }]
   const norms = [norm]
   for (const layer of layers) {
-    for (const { name, weight, bias } of projectionsOf(layer).flat()) {
-      targets.push({ name: `${name}.weight`, weight })
+    for (const { name, firstRow, weight, bias } of projectionsOf(layer).flat()) {
+      targets.push({ name: `${name}.weight`, firstRow, weight })
       if (bias) targets.push({ name: `${name}.bias`, vector: bias })
     }
     norms.push(...normsOf(layer))

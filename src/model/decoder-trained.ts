@@ -61,8 +61,10 @@ export async function readLora(decoder: Decoder): Promise<Map<string, LoraPair>>
   const pairs = new Map<string, LoraPair>()
   for (const layer of decoder.layers) {
     for (const p of projectionsOf(layer).flat()) {
-      if (!p.lora) continue
-      const [A, B] = [await p.lora.store.read(p.lora.a), await p.lora.store.read(p.lora.b)]
+      // Two projections may share the adapter of the matrix that files have for both.
+      if (!p.lora || pairs.has(p.name)) continue
+      const { store, a, b } = p.lora
+      const [A, B] = [await store.read(a), await store.read(b.whole ?? b)]
       pairs.set(p.name, { A, B, r: p.lora.a.shape[0] })
     }
   }

@@ -183,7 +183,7 @@ function decoderLayer(
   cache: (CacheArguments & { index: number }) | undefined,
 ): Tensor {
   const layer = decoder.layers[index]
-  const { activation = 'silu' } = decoder.config
+  const { activation = 'silu', residualScale: scale } = decoder.config
   const how = { dropoutSeed: batch.dropoutSeed, adapters: batch.adapters }
   const inBlocks = cache && layerInBlocks(tape, decoder.config, layer, x, batch, table, cache, how)
   if (inBlocks) return inBlocks
@@ -193,11 +193,11 @@ function decoderLayer(
     mixer.kind === 'attention'
       ? attended(tape, decoder.config, mixer, index, x, batch, table, cache, options)
       : mixedByState(tape, decoder.config, mixer, x, batch, cache, options)
-  const middle = added(tape, mixed, mixer.kind === 'attention' ? mixer.o : mixer.out, how, x, layer.oNorm)
+  const middle = added(tape, mixed, mixer.kind === 'attention' ? mixer.o : mixer.out, { ...how, scale }, x, layer.oNorm)
   tape.done(mixed)
   const half = readsHalf(tape, layer.down, batch.adapters)
   const gated = swiGlu(tape, middle, layer.gate, layer.up, { ...how, norm: layer.postNorm }, activation, half)
-  const out = added(tape, gated, layer.down, { ...how, last: true }, middle, layer.downNorm)
+  const out = added(tape, gated, layer.down, { ...how, scale, last: true }, middle, layer.downNorm)
   tape.done(gated, middle)
   return out
 }
@@ -218,7 +218,7 @@ function mixedByState(
     : convMixed(tape, config.shortConv!, mixer, x, layout, state, options)
 }
 
-/** residual + projection(x), or its norm where it has one. */
+/** residual + scale * projection(x), or the norm of this product where it has one. */
 function added(tape: Tape, x: Tensor, projection: Projection, how: LinearsArguments, residual: Tensor, norm?: Norm): Tensor {
   const [y] = linears(tape, x, [projection], norm ? { ...how, last: false } : { ...how, residual })
   if (!norm) return y

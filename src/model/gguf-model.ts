@@ -1,6 +1,6 @@
 /**
  * A GGUF file as a Hugging Face model: its config, and its tensors under Hugging Face names, rounded to bf16.
- *  - llama.cpp stores llama's Q and K rows permuted (its rotary pairs are neighbours); they are put back, for llama and smollm3 alone.
+ *  - llama.cpp stores llama's Q and K rows permuted (its rotary pairs are neighbours); they are put back, for llama, smollm3 and granite alone.
  *  - LFM2's convolutions lack the middle dimension, of 1; its last norm is called token_embd_norm, and output_norm in Ollama's files.
  *  - A missing output.weight means a head tied to the embedding.
  */
@@ -14,8 +14,10 @@ import { lfm2Layers } from './gguf-lfm2.ts'
 import { lastNormPath, layerPath, tensorShapes } from './shapes.ts'
 import type { ModelConfig, ModelFamily, RopeScaling, TensorBlocks, TensorData, TensorSource } from './types.ts'
 
-/** By general.architecture; Mistral's files say llama. */
-const ARCHITECTURES: readonly string[] = ['llama', 'smollm3', 'qwen2', 'qwen3', 'lfm2']
+/** By general.architecture; Mistral's files say llama, and those of Granite 4 with attention in every layer say granite. */
+const ARCHITECTURES: readonly string[] = ['llama', 'smollm3', 'qwen2', 'qwen3', 'lfm2', 'granite']
+/** Those whose Q and K are permuted. */
+const PERMUTED: readonly string[] = ['llama', 'smollm3', 'granite']
 const architectureNames = new Intl.ListFormat('en-GB').format(ARCHITECTURES)
 /** Hugging Face's names by those of a GGUF, as most families have them. */
 const GLOBAL_NAMES = new Map([
@@ -57,6 +59,8 @@ const isString = (value: GgufValue): value is string => typeof value === 'string
 const isFlag = (value: GgufValue): value is boolean => typeof value === 'boolean'
 const isStrings = (value: GgufValue): value is string[] => Array.isArray(value) && value.every(isString)
 const isNumbers = (value: GgufValue): value is number[] => Array.isArray(value) && value.every(isNumber)
+const isNumberOrNumbers = (value: GgufValue): value is number | number[] =>
+  isNumber(value) || (isNumbers(value) && value.length > 0)
 
 /** Reads metadata keys with errors that name the file and the key. */
 export function metadataReader(file: GgufFile) {
@@ -79,6 +83,13 @@ export function metadataReader(file: GgufFile) {
     strings: (key: string) => get<string[]>(key, isStrings, 'a list of strings'),
     numbers: (key: string) => get<number[]>(key, isNumbers, 'a list of numbers'),
     above0,
+    /** A number that some files give for each layer. */
+    sameInAll: (key: string): number | undefined => {
+      const value = get<number | number[]>(key, isNumberOrNumbers, 'a number, or a list of them')
+      if (!Array.isArray(value)) return value
+      if (value.every((one) => one === value[0])) return value[0]
+      throw new UserError(`${file.path}: ${key} is not the same in all layers, which is not supported.`)
+    },
     count: (key: string, most = Infinity): number => {
       const value = above0(key)
       if (Number.isInteger(value) && value <= most) return value
@@ -120,7 +131,7 @@ export async function ggufConfig(file: GgufFile, eosTokenIds: number[]): Promise
     heads,
     ...(arch === 'lfm2'
       ? lfm2Layers(meta, layers, file.path)
-      : { kvHeads: meta.number(`${arch}.attention.head_count_kv`) ?? heads }),
+      : { kvHeads: meta.sameInAll(`${arch}.attention.head_count_kv`) ?? heads }),
     headDim,
     vocabSize: file.tensor('token_embd.weight').shape[0],
     rmsNormEps: exactDecimal(meta.above0(`${arch}.attention.layer_norm_rms_epsilon`)),
@@ -128,6 +139,7 @@ export async function ggufConfig(file: GgufFile, eosTokenIds: number[]): Promise
     ropeScaling: await ropeScaling(file, arch, headDim, ropeTheta),
     // No key says it: llama.cpp has the number in its code.
     ...(arch === 'smollm3' && { layersWithoutRope: Array.from({ length: layers }, (_, i) => i).filter((i) => i % 4 === 3) }),
+    ...(arch === 'granite' && graniteParts(file)),
     tieWordEmbeddings: !file.tensors.has('output.weight'),
     qkvBias: file.tensors.has('blk.0.attn_q.bias'),
     outputBias: file.tensors.has('blk.0.attn_output.bias'),
@@ -136,6 +148,29 @@ export async function ggufConfig(file: GgufFile, eosTokenIds: number[]): Promise
     eosTokenIds,
     bosTokenId: meta.number('tokenizer.ggml.bos_token_id') ?? null,
     padTokenId: meta.number('tokenizer.ggml.padding_token_id') ?? null,
+  }
+}
+
+/** Granite's factors, of which 0 is none, as llama.cpp reads them. */
+function graniteParts(file: GgufFile): Partial<ModelConfig> {
+  const meta = metadataReader(file)
+  const factor = (key: string): number | undefined => {
+    const value = meta.number(`granite.${key}`) ?? 0
+    if (!(value >= 0 && value < Infinity))
+      throw new UserError(`${file.path}: granite.${key} is ${value}; it must be a number above 0.`)
+    return value === 0 ? undefined : exactDecimal(value)
+  }
+  const unlessOne = (value: number | undefined) => (value === 1 ? undefined : value)
+  // Its files say by this whether heads are turned. No config.json of this family says that they are not, so nothing could be written.
+  if (meta.flag('granite.rope.scaling.finetuned') === false)
+    throw new UserError(
+      `${file.path}: granite.rope.scaling.finetuned is false, which means no rotary embedding, and Granite's GGUF files are supported with it alone. Take the model's Hugging Face folder.`,
+    )
+  return {
+    embeddingScale: unlessOne(factor('embedding_scale')),
+    attentionScale: factor('attention.scale'),
+    residualScale: unlessOne(factor('residual_scale')),
+    logitsScaling: unlessOne(factor('logit_scale')),
   }
 }
 
@@ -276,7 +311,7 @@ export class GgufTensors implements TensorSource {
   }
   /** Rows in Hugging Face's order. */
   #inOrder<Rows extends Uint8Array | Uint16Array>(name: string, rows: number, data: Rows): Rows {
-    const permuted = ['llama', 'smollm3'].includes(this.#config.family) && /\.self_attn\.[qk]_proj\./.test(name)
+    const permuted = PERMUTED.includes(this.#config.family) && /\.self_attn\.[qk]_proj\./.test(name)
     return permuted ? unpermuteRows(data, rows, this.#config.headDim) : data
   }
   close(): void {

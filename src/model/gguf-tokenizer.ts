@@ -58,6 +58,8 @@ const SMOLLM: Kind = {
   alsoEos: [],
 }
 const GPT2: Kind = { ...SMOLLM, preTokenizer: byteLevel(true) }
+/** The split of Llama 3 with all merges (Granite 4). */
+const DBRX: Kind = { ...LLAMA3, ignoreMerges: false, addBos: false, alsoEos: [] }
 /** Qwen 2's tokenizer with other special tokens. */
 const R1_QWEN: Kind = { ...QWEN2, addBos: true, alsoEos: [] }
 /** One split after the other, each of what the one before left. */
@@ -105,6 +107,9 @@ const KINDS: Record<string, Kind> = {
   'llama-v3': LLAMA3,
   tekken: TEKKEN,
   lfm2: LLAMA3,
+  // Granite 3's, which is StarCoder's.
+  refact: SMOLLM,
+  dbrx: DBRX,
 }
 
 /** Token types of the file. */

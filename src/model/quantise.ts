@@ -3,13 +3,23 @@ import { UserError } from '../common/errors.ts'
 import { quantisedBytes, type QuantisedFormat } from '../kernels/quantised/quantised.ts'
 import { floatsOf } from './bf16.ts'
 import { linearShapes, weightCount } from './shapes.ts'
-import type { ModelConfig, Quantization, TensorBlocks, TensorSource } from './types.ts'
+import type { ModelConfig, Quantization, TensorBlocks, TensorData, TensorSource } from './types.ts'
 
 /** The format in which a layer's matrix is held; undefined where it is not in blocks: rows that are not whole blocks, or `gguf` and a tensor of F16. */
 export function heldFormat(tensors: TensorSource, name: string, quantization: Quantization): QuantisedFormat | undefined {
   const own = tensors.blocks?.format(name)
   if (own || quantization === 'gguf') return own
   return tensors.shape(name)[1] % blockValues === 0 ? 'Q8_0' : undefined
+}
+
+/** A layer's matrix as it is held. */
+export type Matrix = TensorData | TensorBlocks
+
+/** Rows of a matrix; views of its values. */
+export function rowsOf<M extends Matrix>(matrix: M, row: number, rows: number): M {
+  const { shape, data } = matrix
+  const width = data.length / shape[0]
+  return { ...matrix, shape: [rows, ...shape.slice(1)], data: data.subarray(row * width, (row + rows) * width) }
 }
 
 /** A layer's matrix in blocks of `format`: as it lies in the file, or made. */

@@ -10,9 +10,15 @@ const MLP = ['gate_proj', 'up_proj', 'down_proj'] as const
 const DELTA_MODULES = ['in_proj_qkv', 'in_proj_z', 'in_proj_b', 'in_proj_a', 'out_proj'] as const
 /** Those of a gated short convolution (LFM2), likewise. */
 const CONV_MODULES = ['in_proj', 'out_proj'] as const
+/** Those that some models' files have in the place of the MLP's three (`fusedMlp`): gate and up as one, and down. */
+const FUSED_MLP = ['input_linear', 'output_linear'] as const
 /** The seven that a layer of most models has. */
 export const LINEAR_MODULES = [...ATTENTION, ...MLP] as const
-export type LinearModule = (typeof LINEAR_MODULES)[number] | (typeof DELTA_MODULES)[number] | (typeof CONV_MODULES)[number]
+export type LinearModule =
+  | (typeof LINEAR_MODULES)[number]
+  | (typeof DELTA_MODULES)[number]
+  | (typeof CONV_MODULES)[number]
+  | (typeof FUSED_MLP)[number]
 
 const isOf = (modules: readonly LinearModule[], module: LinearModule): boolean => modules.includes(module)
 
@@ -49,12 +55,13 @@ export const lastNormPath = (config: ModelConfig): string => `model.${ownName(co
 
 /** Path of a linear layer inside the model: `model.layers.0.self_attn.q_proj`. */
 export function linearPath(config: ModelConfig, layer: number, module: LinearModule): string {
-  return layerPath(config, layer, `${isOf(MLP, module) ? 'mlp' : MIXERS[mixerOf(config, layer)].path}.${module}`)
+  const mlp = isOf(FUSED_MLP, module) ? 'shared_mlp' : isOf(MLP, module) && 'mlp'
+  return layerPath(config, layer, `${mlp || MIXERS[mixerOf(config, layer)].path}.${module}`)
 }
 
 /** The linear layers of a decoder layer, in the order of the forward pass. */
 function linearModules(config: ModelConfig, layer: number): LinearModule[] {
-  return [...MIXERS[mixerOf(config, layer)].modules, ...MLP]
+  return [...MIXERS[mixerOf(config, layer)].modules, ...(config.fusedMlp ? FUSED_MLP : MLP)]
 }
 
 /** What the norms of q and of k go over, where there are some: a head, or all of them. */
@@ -63,15 +70,25 @@ export const qkNormChannels = ({ qkNormWhole, heads, kvHeads, headDim }: ModelCo
 
 /**
  * The modules that get an adapter, as files call them, of those that are asked for by these names or by the usual seven. All seven stand for "all", so the large ones
- * of what a model has in the place of attention are then among them.
+ * of what a model has in the place of attention are then among them, and input_linear and output_linear where it has these in the place of the MLP's three.
+ * @throws UserError where some of the MLP's three are named, and the model has those
  */
 export function adapterModules(config: ModelConfig, asked: readonly string[]): string[] {
+  const { fusedMlp } = config
   const all = LINEAR_MODULES.every((module) => asked.includes(module))
-  const more = all ? statefulLayers(config).flatMap((layer) => MIXERS[mixerOf(config, layer)].adapted) : []
-  const own = asked.map((module) => {
-    const part = isOf(ATTENTION, module as LinearModule) ? MIXERS.attention.path : 'mlp'
-    return ownName(config, `${part}.${module}`).split('.').at(-1)!
-  })
+  const absent: string[] = fusedMlp ? asked.filter((module) => isOf(MLP, module as LinearModule)) : []
+  if (absent.length > 0 && !all)
+    throw new UserError(
+      `lora_target_modules names ${absent.join(', ')}, and this model has input_linear (gate and up in one) and output_linear (down) in the place of ${MLP.join(', ')}. Name those.`,
+    )
+  const states = statefulLayers(config).flatMap((layer) => MIXERS[mixerOf(config, layer)].adapted)
+  const more: readonly string[] = all ? [...states, ...(fusedMlp ? FUSED_MLP : [])] : []
+  const own = asked
+    .filter((module) => !absent.includes(module))
+    .map((module) => {
+      const part = isOf(ATTENTION, module as LinearModule) ? MIXERS.attention.path : 'mlp'
+      return ownName(config, `${part}.${module}`).split('.').at(-1)!
+    })
   return [...new Set([...own, ...more])]
 }
 
@@ -89,6 +106,8 @@ export function linearShapes(config: ModelConfig): Map<string, [number, number]>
     gate_proj: [wide, hidden],
     up_proj: [wide, hidden],
     down_proj: [hidden, wide],
+    input_linear: [2 * wide, hidden],
+    output_linear: [hidden, wide],
     ...deltaShapes(config),
   }
   const out = new Map<string, [number, number]>()

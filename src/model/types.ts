@@ -1,7 +1,7 @@
 /** What the model room knows of a model: its shape, its tensors, its tokenizer. */
 import type { QuantisedFormat } from '../kernels/quantised/quantised.ts'
 
-/** The families that the decoder runs. Mistral is Llama by another name, SmolLM3 has layers without rotary embedding; gemma3_text is Gemma 3 without images, qwen3_5_text is Qwen3.5, olmo3 is OLMo 2 with windows, lfm2 is LFM2 and LFM2.5. */
+/** The families that the decoder runs: see ./families. */
 export const FAMILIES = [
   'llama',
   'mistral',
@@ -13,6 +13,8 @@ export const FAMILIES = [
   'olmo2',
   'olmo3',
   'lfm2',
+  'granite',
+  'granitemoehybrid',
 ] as const
 export type ModelFamily = (typeof FAMILIES)[number]
 
@@ -94,14 +96,22 @@ export interface ModelConfig {
   qkNormWhole?: boolean
   /** Attention scores are multiplied by it. Default: headDim ** -0.5. */
   attentionScale?: number
-  /** Embeddings are multiplied by it, as `embeddingScale` in decoder-load.ts rounds it (Gemma 3: the root of the hidden size). Default: 1. */
+  /** Embeddings are multiplied by it (Gemma 3: the root of the hidden size; Granite). Default: 1. */
   embeddingScale?: number
+  /** That factor has the embedding's dtype, as `embeddingScale` in decoder-load.ts rounds it (Gemma 3). */
+  embeddingScaleRounded?: boolean
+  /** What attention and the MLP give is multiplied by it before the residual is added (Granite). Default: 1. Not with outputBias. */
+  residualScale?: number
+  /** Logits are divided by it, before the temperature (Granite). Default: 1. */
+  logitsScaling?: number
   /** Gate of the MLP: GELU in its tanh form (Gemma 3). Default: SiLU. */
   activation?: 'gelu'
   /** Norms follow attention and MLP before the residual is added, and go before them, too (around: Gemma 3) or do not (after: OLMo 2). Default: they only go before. */
   norms?: 'around' | 'after'
   /** Norms multiply by 1 + their weight (Gemma 3; Qwen3.5, but for those after the delta rule). */
   normsFromOne?: boolean
+  /** In files gate and up are one matrix, shared_mlp.input_linear, the gate's rows first, and down is shared_mlp.output_linear (Granite 4). */
+  fusedMlp?: boolean
   /** Set for Qwen3.5 only. */
   qwen35?: Qwen35Config
   /** Set for LFM2 only. */

@@ -67,6 +67,40 @@ describe.each(sizes)('linear, %i rows, %i to %i', (rows, k, n) => {
     })
   })
 
+  test('frozen, times a factor, with residual', async () => {
+    const projection: Projection = { name: 'p', weight: frozen(n, k) }
+    await new FiniteDifferences(gpu, `${name} factor`).check({
+      tensors: { x: [rows, k], residual: [rows, n] },
+      forward: (tape, t) => linear(tape, t.x, projection, { residual: t.residual, scale: 0.3 }),
+    })
+    const biased: Projection = { ...projection, bias: put(new Float32Array(n), 'bias') }
+    const x = new Tensor(put(new Float32Array(rows * k), 'x'), rows, k, false)
+    expect(() => linear(new Tape(gpu, false), x, biased, { scale: 0.3 })).toThrow('has a bias')
+  })
+
+  test('trained whole, times a factor, with residual', async () => {
+    const parameters = storeOf({ weight: { rows: n, columns: k } })
+    const { store, byName } = parameters
+    const projection = { name: 'p', weight: asWeight(store, byName.weight), trained: { store, weight: byName.weight } }
+    await new FiniteDifferences(gpu, `${name} factor trained`).check({
+      tensors: { x: [rows, k], residual: [rows, n] },
+      parameters,
+      forward: (tape, t) => linear(tape, t.x, projection, { residual: t.residual, scale: 0.3 }),
+    })
+  })
+
+  test.each([0, 0.25])('LoRA of a projection times a factor, dropout %d', async (dropout) => {
+    const parameters = storeOf({ a: { rows: 8, columns: k }, b: { rows: n, columns: 8 } })
+    const { store, byName } = parameters
+    const lora: Lora = { store, a: byName.a, b: byName.b, rank: 8, scale: 1.5, dropout }
+    const projection: Projection = { name: 'p', weight: frozen(n, k), lora }
+    await new FiniteDifferences(gpu, `${name} factor lora ${dropout}`).check({
+      tensors: { x: [rows, k], residual: [rows, n] },
+      parameters,
+      forward: (tape, t) => linear(tape, t.x, projection, { residual: t.residual, scale: 0.3, dropoutSeed: 7 }),
+    })
+  })
+
   test('trained whole, with bias', async () => {
     const parameters = storeOf({ weight: { rows: n, columns: k }, bias: { rows: 1, columns: n, shape: [n] } })
     const { store, byName } = parameters
@@ -259,13 +293,14 @@ test('gather, with a row taken twice and one never', async () => {
 })
 
 describe.each([
-  ['one slice', 10, 16, 61, 0.8],
-  ['two slices of the vocabulary', 5, 12, 4103, 1.3],
-] as const)('log-probability head, %s', (words, rows, k, vocabulary, temperature) => {
+  ['one slice', 10, 16, 61, 0.8, undefined],
+  ['two slices of the vocabulary', 5, 12, 4103, 1.3, undefined],
+  ['logits times a factor', 10, 16, 61, 0.8, 0.4],
+] as const)('log-probability head, %s', (words, rows, k, vocabulary, temperature, scale) => {
   test.each(['loss known afterwards', 'loss in the same pass'])('%s', async (way) => {
     const parameters = storeOf({ head: { rows: vocabulary, columns: k } })
     const { store, byName } = parameters
-    const head = { weight: asWeight(store, byName.head), trained: { store, weight: byName.head } }
+    const head = { weight: asWeight(store, byName.head), scale, trained: { store, weight: byName.head } }
     const fd = new FiniteDifferences(gpu, `head ${words} ${way}`)
     const random = new Random(hashSeed(seed, words))
     const targets = put(

@@ -110,10 +110,26 @@ test.each([
       norms: 'around',
       normsFromOne: true,
       embeddingScale: 8,
+      embeddingScaleRounded: true,
       attentionScale: 20 ** -0.5,
       slidingLayers: [0],
       slidingWindow: 3,
       localRopeTheta: 100,
+    },
+  ],
+  [
+    'granite',
+    { family: 'granite', qkNorm: false, embeddingScale: 7.3, attentionScale: 0.3, residualScale: 0.27, logitsScaling: 0.6 },
+  ],
+  [
+    'granite 4, gate and up in one matrix',
+    {
+      family: 'granitemoehybrid',
+      qkNorm: false,
+      fusedMlp: true,
+      attentionScale: 0.3,
+      residualScale: 0.27,
+      layersWithoutRope: [0, 1],
     },
   ],
   [
@@ -166,6 +182,7 @@ test('shapes: weights as their models have them, random ones the same each time,
   expect(millions('gemma-3-270m')).toBe(268.1)
   expect(millions('olmo-2-1b')).toBe(1484.9)
   expect(millions('lfm2-350m')).toBe(354.5)
+  expect(millions('granite-4.0-350m')).toBe(352.4)
   const [a, b] = await Promise.all(
     ['tiny', 'tiny'].map(async (name) => await (await modelFor(name)).tensors.read('model.layers.0.mlp.up_proj.weight')),
   )
@@ -173,7 +190,7 @@ test('shapes: weights as their models have them, random ones the same each time,
   const other = await (await modelFor('tiny')).tensors.read('model.layers.1.mlp.up_proj.weight')
   expect(other).not.toEqual(a)
   await expect(modelFor('qwen3-4B')).rejects.toThrow(
-    '--model qwen3-4B is neither a file or folder here nor a shape with random weights, which are tiny, smollm2-135m, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3.5-0.8b, gemma-3-270m, olmo-2-1b, lfm2-350m. Did you mean qwen3-4b?',
+    '--model qwen3-4B is neither a file or folder here nor a shape with random weights, which are tiny, smollm2-135m, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3.5-0.8b, gemma-3-270m, olmo-2-1b, lfm2-350m, granite-4.0-350m. Did you mean qwen3-4b?',
   )
 })
 

@@ -45,6 +45,15 @@ function filled(shape: ModelConfig): ModelTensors {
   })
   return { ...model, config: shape, tensors }
 }
+/** With gate and up in one matrix, and factors (Granite 4). */
+const withFused = filled({
+  ...model.config,
+  family: 'granitemoehybrid',
+  qkNorm: false,
+  fusedMlp: true,
+  residualScale: 0.3,
+  logitsScaling: 2,
+})
 
 const config = (args: string) =>
   parseConfig(
@@ -79,6 +88,10 @@ describe('within a quarter of the truth', () => {
       ['full fine-tuning', 'use_lora = false'],
     ])('%s', async (__, args) => await expectNear(files, config(args)))
   })
+  test.each([
+    ['LoRA with dropout, everything kept', 'lora_rank = 32\nlora_dropout = 0.1\ngradient_checkpointing = false'],
+    ['full fine-tuning', 'use_lora = false'],
+  ])('with gate and up in one matrix: %s', async (_, args) => await expectNear(withFused, config(args)))
 })
 
 async function expectNear(files: ModelTensors, run: RunConfig): Promise<void> {

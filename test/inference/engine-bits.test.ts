@@ -150,6 +150,8 @@ it.each([
   'olmo2',
   'olmo3',
   'lfm2',
+  'granite',
+  'granite4',
 ])("gives the trainer's bits for a model of its own kind: %s", async (name) => {
   const dir = join(import.meta.dirname, '../fixtures/odd', name)
   const files = await openModel(join(dir, 'model'))

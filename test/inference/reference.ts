@@ -21,7 +21,7 @@ export async function hiddenOf(decoder: Decoder, ids: readonly number[]): Promis
 
 /** The logits after each token. */
 export async function logitsOf(decoder: Decoder, ids: readonly number[]): Promise<Float32Array[]> {
-  const { gpu, head, norm } = decoder
+  const { gpu, head, norm, config } = decoder
   const [rows, vocabulary] = [ids.length, head.weight.rows]
   const tape = new Tape(gpu, false)
   const hidden = await hiddenOf(decoder, ids)
@@ -32,7 +32,8 @@ export async function logitsOf(decoder: Decoder, ids: readonly number[]): Promis
   logits.release()
   normed.buffer.release()
   hidden.buffer.release()
-  return Array.from({ length: rows }, (_, r) => data.subarray(r * vocabulary, (r + 1) * vocabulary))
+  const scaled = data.map((z) => z / (config.logitsScaling ?? 1))
+  return Array.from({ length: rows }, (_, r) => scaled.subarray(r * vocabulary, (r + 1) * vocabulary))
 }
 
 export function logSoftmax(z: ArrayLike<number>): number[] {

@@ -195,7 +195,7 @@ test('gradient of the logits', async () => {
   }
 })
 
-test('the gradient with an entropy bonus', async () => {
+test.each([1, 0.6])('the gradient with an entropy bonus, of what logits are made of times %d', async (scale) => {
   const [rows, vocabulary, firstRow, inverse, weight] = [5, 264, 2, Math.fround(1 / 0.8), 0.3]
   await bench.run('dlogits with entropy', {}, async () => {
     const { logits, targets } = fresh(rows, vocabulary, inverse)
@@ -205,7 +205,7 @@ test('the gradient with an entropy bonus', async () => {
       const [r, v] = [Math.floor(e / vocabulary), e % vocabulary]
       const logp = logit * inverse - lse[r]
       const hit = coefficient[firstRow + r] * (Number(v === targets[r]) - Math.exp(logp))
-      return inverse * (hit + weight * Math.exp(logp) * (logp + entropy[r]))
+      return scale * inverse * (hit + weight * Math.exp(logp) * (logp + entropy[r]))
     })
     for (const software of [true, false]) {
       await bench.run(`dlogits with entropy, ${software}`, { software }, async () => {
@@ -216,7 +216,7 @@ test('the gradient with an entropy bonus', async () => {
           coefficient: bench.up(coefficient),
         }
         const bonus = { weight, entropy: bench.up(Float32Array.of(0, 0, ...entropy)) }
-        const at = { rows, firstRow, slice: { row: 0, rows: vocabulary }, inverseTemperature: inverse }
+        const at = { rows, firstRow, slice: { row: 0, rows: vocabulary }, inverseTemperature: inverse, scale }
         logitsBackward(gpu, t, at, bonus)
         await bench.check('dlogits', t.logits, want, bounds.softmax)
       })

@@ -155,6 +155,92 @@ describe('gemma3_text', () => {
   })
 })
 
+describe('granite', () => {
+  /** ibm-granite/granite-3.1-2b-instruct's, but for what all models have. */
+  const ours = {
+    model_type: 'granite',
+    attention_bias: false,
+    attention_multiplier: 0.015625,
+    embedding_multiplier: 12,
+    logits_scaling: 8,
+    residual_multiplier: 0.22,
+    rope_theta: 5e6,
+    rope_scaling: null,
+    tie_word_embeddings: true,
+  }
+  test('its factors, and those that are 1', () => {
+    const scales = { embeddingScale: 12, attentionScale: 0.015625, residualScale: 0.22, logitsScaling: 8 }
+    expect(parse(ours)).toMatchObject({ ...scales, ropeTheta: 5e6, tieWordEmbeddings: true, qkNorm: false, qkvBias: false })
+    const plain = parse({ model_type: 'granite' })
+    expect(plain.attentionScale).toBe(1)
+    for (const key of Object.keys(scales)) if (key !== 'attentionScale') expect(plain[key as 'residualScale']).toBeUndefined()
+  })
+  test('the config.json that says the same', () => {
+    for (const config of [
+      parse(ours),
+      parse({ model_type: 'granite' }),
+      parseConfig(json('../odd/granite/model/config.json'), ''),
+    ])
+      expect(parseConfig(configToJson(config), '')).toEqual(config)
+  })
+  test.each([
+    [{ attention_bias: true }, "attention_bias is true, and biases in a Granite model's attention are not supported"],
+    [{ mlp_bias: true }, 'mlp_bias is true, and biases in the MLP are not supported'],
+    [{ logits_scaling: 0 }, 'logits_scaling is 0; it must be a number above 0'],
+  ])('%j is refused', (more, message) => {
+    expect(() => parse({ ...ours, ...more })).toThrow(`m/config.json: ${message}`)
+  })
+})
+
+describe('granitemoehybrid', () => {
+  /** ibm-granite/granite-4.0-350m's, but for what all models have. */
+  const ours = {
+    model_type: 'granitemoehybrid',
+    num_hidden_layers: 3,
+    layer_types: ['attention', 'attention', 'full_attention'],
+    num_local_experts: 0,
+    num_experts_per_tok: 0,
+    intermediate_size: 2048,
+    shared_intermediate_size: 72,
+    position_embedding_type: 'rope',
+    attention_multiplier: 0.015625,
+    embedding_multiplier: 12,
+    logits_scaling: 4,
+    residual_multiplier: 0.25,
+    rope_theta: 1e7,
+  }
+  test('a dense model, with rotary embedding or none', () => {
+    const wanted = { fusedMlp: true, intermediateSize: 72, attentionScale: 0.015625, residualScale: 0.25, logitsScaling: 4 }
+    expect(parse(ours)).toMatchObject({ ...wanted, ropeTheta: 1e7 })
+    expect(parse(ours).layersWithoutRope).toBeUndefined()
+    for (const position_embedding_type of [null, undefined, 'nope'])
+      expect(parse({ ...ours, position_embedding_type })).toMatchObject({ ...wanted, layersWithoutRope: [0, 1, 2] })
+    const { layer_types: layers_block_type, ...rest } = ours
+    expect(parse({ ...rest, layers_block_type })).toEqual(parse(ours))
+    expect(parse({ ...ours, shared_intermediate_size: undefined }).intermediateSize).toBe(1024)
+  })
+  test('the config.json that says the same', () => {
+    const odd = parseConfig(json('../odd/granite4/model/config.json'), '')
+    for (const config of [parse(ours), parse({ ...ours, position_embedding_type: null }), odd])
+      expect(parseConfig(configToJson(config), '')).toEqual(config)
+  })
+  const dense =
+    'only the dense models of Granite 4, with attention in every layer and no experts (350M, 1B, Micro), are supported'
+  test.each([
+    [{ layer_types: ['attention', 'mamba', 'attention'] }, `layer 1 is of the type "mamba", and ${dense}.`],
+    [{ layer_types: ['linear_attention', 'mamba', 'attention'] }, `layer 0 is of the type "linear_attention", and ${dense}.`],
+    [{ layer_types: undefined }, `layer 0 is of the type "mamba", and ${dense}.`],
+    [{ layer_types: ['attention'] }, 'layer_types must be a list of 3 words, each attention.'],
+    [{ num_local_experts: 62 }, `num_local_experts is 62, and ${dense}.`],
+    [{ num_local_experts: undefined }, `num_local_experts is 8, and ${dense}.`],
+    [{ position_embedding_type: 'alibi' }, 'position_embedding_type is "alibi", and only rope, nope and null are supported.'],
+    [{ shared_intermediate_size: 100 }, 'shared_intermediate_size is 100; it must be a multiple of 8.'],
+    [{ attention_bias: true }, "attention_bias is true, and biases in a Granite model's attention are not supported."],
+  ])('%j is refused', (more, message) => {
+    expect(() => parse({ ...ours, ...more })).toThrow(`m/config.json: ${message}`)
+  })
+})
+
 describe('old and new spelling', () => {
   test('rope_theta and rope_scaling as before transformers 5', () => {
     const scaling = { type: 'linear', factor: 4 }
@@ -269,7 +355,7 @@ describe('what is refused names file and key', () => {
     [{ num_hidden_layers: 1e9 }, 'm/config.json: num_hidden_layers is 1000000000; it must be at most 10000.'],
     [
       { model_type: 'gemma3' },
-      'm/config.json: model_type "gemma3" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3, gemma3_text, qwen3_5_text, olmo2, olmo3 and lfm2 models.',
+      'm/config.json: model_type "gemma3" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3, gemma3_text, qwen3_5_text, olmo2, olmo3, lfm2, granite and granitemoehybrid models.',
     ],
     [
       { model_type: 'gemma3_text', hidden_activation: 'silu' },
@@ -289,7 +375,7 @@ describe('what is refused names file and key', () => {
     ],
     [
       { model_type: 'qwen3_moe' },
-      'm/config.json: model_type "qwen3_moe" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3, gemma3_text, qwen3_5_text, olmo2, olmo3 and lfm2 models.',
+      'm/config.json: model_type "qwen3_moe" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3, gemma3_text, qwen3_5_text, olmo2, olmo3, lfm2, granite and granitemoehybrid models.',
     ],
     [
       { model_type: 'smollm3', no_rope_layers: [1, 2] },

@@ -50,7 +50,7 @@ async function asGguf(
   path: string,
   more: { metadata?: Record<string, MetadataValue>; factors?: Float32Array; vectors?: string[] } = {},
 ) {
-  const model = await openModel(join(fixtures, family === 'smollm3' ? 'odd' : 'golden', family, 'model'))
+  const model = await openModel(join(fixtures, ['smollm3', 'granite'].includes(family) ? 'odd' : 'golden', family, 'model'))
   const { config } = model
   const tensors: Record<string, GgufTensorToWrite> = {}
   const names: [string, string][] = [
@@ -67,7 +67,7 @@ async function asGguf(
     if (!model.tensors.has(hf)) continue
     const { shape, data } = await model.tensors.read(hf)
     const values = new Uint16Array(data)
-    if ((family === 'llama' || family === 'smollm3') && /attn_[qk]\./.test(gguf))
+    if (['llama', 'smollm3', 'granite'].includes(family) && /attn_[qk]\./.test(gguf))
       values.set(permuted(values, shape[0], config.headDim))
     if (shape.length > 1) tensors[gguf] = { shape, type: 30, bytes: new Uint8Array(values.buffer) }
     else tensors[gguf] = { shape, type: 0, bytes: new Uint8Array(Uint32Array.from(values, (b) => b << 16).buffer) }
@@ -149,6 +149,33 @@ describe('a GGUF of a golden model', () => {
     model.close()
   })
 
+  const scales = {
+    'granite.embedding_scale': { f32: 7.3 },
+    'granite.attention.scale': { f32: 0.31 },
+    'granite.residual_scale': { f32: 0.27 },
+    'granite.logit_scale': { f32: 1.7 },
+  }
+  test('granite: its factors, and kv heads for each layer', async () => {
+    const path = join(dir, 'granite.gguf')
+    const more = { ...scales, 'granite.attention.head_count_kv': { i32s: [1, 1, 1] }, 'granite.rope.scaling.finetuned': true }
+    const model = await asGguf('granite', path, { metadata: more })
+    const gguf = await openModel(path)
+    const others = { eosTokenIds: [2], bosTokenId: 1, padTokenId: 0 }
+    expect(gguf.config).toEqual({ ...model.config, ...others })
+    for (const name of model.tensors.names()) expect(await gguf.tensors.read(name)).toEqual(await model.tensors.read(name))
+    // A factor of 0 is none.
+    const zeros = { 'granite.attention.scale': { f32: 0 }, 'granite.residual_scale': { f32: 0 } }
+    ;(await asGguf('granite', path, { metadata: { ...scales, ...zeros } })).close()
+    const unscaled = await openModel(path)
+    expect(unscaled.config.attentionScale).toBeUndefined()
+    expect(unscaled.config.residualScale).toBeUndefined()
+    ;(await asGguf('granite', path, { metadata: { 'granite.attention.head_count_kv': { i32s: [1, 0, 1] } } })).close()
+    expect(await userErrorOf(() => openModel(path))).toContain('granite.attention.head_count_kv is not the same in all layers')
+    ;(await asGguf('granite', path, { metadata: { 'granite.rope.scaling.finetuned': false } })).close()
+    expect(await userErrorOf(() => openModel(path))).toContain('which means no rotary embedding')
+    for (const one of [gguf, model, unscaled]) one.close()
+  })
+
   test('llama3 scaling of a released model is known by its factors; others are kept as factors', async () => {
     const path = join(dir, 'rope.gguf')
     for (const factor of [8, 32]) {
@@ -208,7 +235,7 @@ describe('a GGUF of a golden model', () => {
   test.each([
     [
       { 'general.architecture': 'gemma3' },
-      'its architecture "gemma3" is not supported; of GGUF files dawn-rl runs llama, smollm3, qwen2, qwen3 and lfm2.',
+      'its architecture "gemma3" is not supported; of GGUF files dawn-rl runs llama, smollm3, qwen2, qwen3, lfm2 and granite.',
     ],
     [{ 'llama.block_count': { u32: 2 ** 31 } }, 'llama.block_count is 2147483648; it must be a whole number from 1 to 10000'],
     [{ 'llama.attention.head_count': { u32: 0 } }, 'llama.attention.head_count is 0; it must be a number above 0'],

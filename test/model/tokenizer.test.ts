@@ -188,7 +188,7 @@ describe('a GGUF whose tokenizer is not known', () => {
     [{ 'tokenizer.ggml.model': 'llama' }, 'its tokenizer is of the kind "llama", and only byte-level BPE ("gpt2") is supported'],
     [
       { 'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.pre': 'bloom' },
-      'tokenizer.ggml.pre "bloom", is not known here; known are smollm, gpt-2, qwen2, deepseek-r1-qwen, deepseek-coder, llama-bpe, llama3, llama-v3, tekken, lfm2.',
+      'tokenizer.ggml.pre "bloom", is not known here; known are smollm, gpt-2, qwen2, deepseek-r1-qwen, deepseek-coder, llama-bpe, llama3, llama-v3, tekken, lfm2, refact, dbrx.',
     ],
     [{ 'tokenizer.ggml.model': 'gpt2' }, 'tokenizer.ggml.pre "", is not known here'],
     [{ 'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.pre': 'qwen2' }, 'has no tokenizer.ggml.tokens'],
@@ -251,6 +251,27 @@ test("a DeepSeek R1 on Qwen's tokenizer begins with a bos where a Qwen has none"
   }
   expect(await encoded('qwen2')).toEqual([49, 50])
   expect(await encoded('deepseek-r1-qwen')).toEqual([256, 49, 50])
+})
+
+test("Granite's digits: one by one in Granite 3, three together in Granite 4, and no bos", async () => {
+  const path = join(newFolder(), 'a.gguf')
+  for (const [pre, ids] of [
+    ['refact', [49, 50, 51, 52]],
+    ['dbrx', [258, 52]],
+  ] as const) {
+    const metadata = {
+      'tokenizer.ggml.model': 'gpt2',
+      'tokenizer.ggml.pre': pre,
+      'tokenizer.ggml.tokens': [...alphabet, '<bos>', '12', '123', '1234'],
+      'tokenizer.ggml.token_type': { i32s: [...alphabet.map(() => 1), 3, 1, 1, 1] },
+      'tokenizer.ggml.merges': ['1 2', '12 3', '123 4'],
+      'tokenizer.ggml.bos_token_id': { u32: 256 },
+    }
+    writeGguf(path, metadata, {})
+    const file = await GgufFile.open(path)
+    expect(makeTokenizer(ggufTokenizerParts(file)).encode('1234'), pre).toEqual(ids)
+    file.close()
+  }
 })
 
 describe.skipIf(withoutSmollm2)('the tokenizer of SmolLM2', () => {

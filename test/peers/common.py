@@ -14,6 +14,7 @@ warnings.filterwarnings('ignore', category=FutureWarning)
 transformers.utils.logging.disable_progress_bar()
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / 'test/fixtures/golden'
+ODD = ROOT / 'test/fixtures/odd'
 LOGPROBS, GRADIENTS = 1e-5, 1e-4
 failures = []
 

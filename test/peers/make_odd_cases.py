@@ -18,13 +18,15 @@ from pathlib import Path
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, Lfm2Config, LlamaConfig, MistralConfig, Olmo2Config, Olmo3Config, Qwen2Config, Qwen3Config, Qwen3_5TextConfig, SmolLM3Config
+from transformers import (AutoModelForCausalLM, Gemma3TextConfig, GraniteConfig, GraniteMoeHybridConfig, Lfm2Config, LlamaConfig, MistralConfig, Olmo2Config, Olmo3Config,
+                          Qwen2Config, Qwen3Config, Qwen3_5TextConfig, SmolLM3Config)
 
 HERE = Path(__file__).resolve().parent
 FIXTURES = HERE.parent / 'fixtures'
 ALL = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj']
 CONFIGS = {'llama': LlamaConfig, 'mistral': MistralConfig, 'smollm3': SmolLM3Config, 'qwen2': Qwen2Config, 'qwen3': Qwen3Config,
-           'gemma3_text': Gemma3TextConfig, 'qwen3_5_text': Qwen3_5TextConfig, 'olmo2': Olmo2Config, 'olmo3': Olmo3Config, 'lfm2': Lfm2Config}
+           'gemma3_text': Gemma3TextConfig, 'qwen3_5_text': Qwen3_5TextConfig, 'olmo2': Olmo2Config, 'olmo3': Olmo3Config, 'lfm2': Lfm2Config,
+           'granite': GraniteConfig, 'granitemoehybrid': GraniteMoeHybridConfig}
 # Families whose norms multiply with 1 + their weight.
 FROM_ONE = ('gemma3_text', 'qwen3_5_text')
 MIXED = ['sliding_attention', 'full_attention', 'sliding_attention', 'full_attention']
@@ -35,6 +37,11 @@ DELTA_TARGETS = ['q_proj', 'o_proj', 'in_proj_qkv', 'in_proj_z', 'in_proj_a', 'o
 SHORT = dict(full_attn_idxs=[1], block_multiple_of=24, norm_eps=3e-5)
 SHORT_TARGETS = ['q_proj', 'v_proj', 'in_proj', 'out_proj', 'w1', 'w2']
 LFM2_KEYS = ('norm_eps', 'full_attn_idxs', 'conv_L_cache', 'block_multiple_of', 'block_auto_adjust_ff_dim', 'block_ffn_dim_multiplier')
+# None of them is a number of bf16, or a power of two.
+GRANITE = dict(embedding_multiplier=7.3, attention_multiplier=0.31, residual_multiplier=0.27, logits_scaling=1.7)
+# Attention in every layer, and no experts.
+GRANITE4 = dict(**GRANITE, num_local_experts=0, num_experts_per_tok=0, mamba_n_heads=4)
+GRANITE4_TARGETS = ['q_proj', 'o_proj', 'input_linear', 'output_linear']
 LLAMA3 = {'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0, 'original_max_position_embeddings': 32}
 YARN = {'rope_type': 'yarn', 'factor': 4.0, 'beta_fast': 4.0, 'original_max_position_embeddings': 128}
 
@@ -64,10 +71,17 @@ CASES = {
     'olmo2': case('olmo2', 40, 72, 2, 4, 2, 131, head_dim=12, rank=4, targets=['q_proj', 'v_proj', 'o_proj', 'up_proj', 'down_proj'], lengths=(60, 2, 17, 5)),
     'olmo3': case('olmo3', 32, 48, 4, 3, 1, 131, head_dim=16, rank=4, targets=['k_proj', 'o_proj', 'gate_proj', 'down_proj'], sliding_window=16, rope=YARN, lengths=(60, 2, 17, 5)),
     'lfm2': case('lfm2', 48, 100, 3, 3, 1, 128, tied=True, rank=4, targets=SHORT_TARGETS, **SHORT, lengths=(60, 2, 17, 5)),
+    'granite': case('granite', 48, 72, 3, 3, 1, 128, tied=True, rank=4, targets=['q_proj', 'o_proj', 'up_proj', 'down_proj'], **GRANITE, lengths=(60, 2, 17, 5)),
+    'granite4': case('granitemoehybrid', 48, 72, 3, 3, 1, 128, tied=True, rank=4, targets=GRANITE4_TARGETS, **GRANITE4, shared_intermediate_size=72,
+                     layer_types=['attention'] * 3, position_embedding_type='rope', lengths=(60, 2, 17, 5)),
     # too large to commit, or variations
     'lfm2-wide': case('lfm2', 72, 60, 5, 2, 2, 499, dtype='f32', head_dim=64, targets=[*SHORT_TARGETS, 'k_proj', 'w3'], conv_L_cache=5, block_auto_adjust_ff_dim=False,
                       layer_types=['full_attention', 'conv', 'conv', 'full_attention', 'conv'], lengths=(70, 2, 300, 5)),
     'lfm2-four': case('lfm2', 40, 60, 2, 2, 1, 131, tied=True, targets=['in_proj'], conv_L_cache=4, block_ffn_dim_multiplier=1.3, full_attn_idxs=[0], lengths=(3, 1, 40)),
+    'granite4-nope': case('granitemoehybrid', 40, 24, 2, 2, 2, 499, dtype='f32', rank=12, targets=['input_linear'], **GRANITE4, shared_intermediate_size=136,
+                          layer_types=['full_attention'] * 2, position_embedding_type=None, temperature=0.6),
+    'granite-untied': case('granite', 36, 100, 2, 4, 2, 4501, head_dim=20, dtype='f32', **GRANITE, temperature=0.6),
+    'granite-plain': case('granite', 36, 100, 2, 3, 3, 499, dtype='f16'),
     'qwen35-wide': case('qwen3_5_text', 40, 72, 4, 2, 2, 128, dtype='f32', targets=DELTA_TARGETS,
                         **{**DELTA, 'head_dim': 128, 'linear_key_head_dim': 128, 'linear_value_head_dim': 128, 'layer_types': None}, lengths=(70, 2, 200, 5)),
     'gemma3-wide': case('gemma3_text', 40, 72, 4, 2, 2, 128, head_dim=256, tied=True, dtype='f32', sliding_window=40, layer_types=MIXED, lengths=(60, 2, 17, 5),
@@ -98,11 +112,11 @@ CASES = {
     'nothing': case('llama', 36, 100, 1, 3, 1, 499, rank=8, lengths=(1, 1, 6), masked_off=True),
 }
 COMMITTED = ['llama-bias', 'qwen3-tied', 'qwen2-slices', 'llama3-rope', 'llama-odd', 'smollm3', 'mistral', 'qwen2-window', 'smollm3-window', 'gemma3', 'qwen35', 'llama-yarn',
-             'qwen3-yarn', 'olmo2', 'olmo3', 'lfm2']
+             'qwen3-yarn', 'olmo2', 'olmo3', 'lfm2', 'granite', 'granite4']
 
 
 def make_model(c):
-    more = {k: c[k] for k in ('head_dim', 'attention_bias', 'no_rope_layer_interval', 'use_sliding_window', 'sliding_window', 'max_window_layers', 'layer_types', 'query_pre_attn_scalar',
+    more = {k: c[k] for k in ('head_dim', 'attention_bias', 'no_rope_layer_interval', 'use_sliding_window', 'sliding_window', 'max_window_layers', 'layer_types', 'query_pre_attn_scalar', *GRANITE4, 'shared_intermediate_size', 'position_embedding_type',
                                'linear_num_key_heads', 'linear_num_value_heads', 'linear_key_head_dim', 'linear_value_head_dim', *LFM2_KEYS) if k in c}
     rope = {'rope_theta': 10000.0, **c.get('rope', {'rope_type': 'default'})}
     if c['family'] in ('gemma3_text', 'olmo3'):  # each kind of layer has its own parameters

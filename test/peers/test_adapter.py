@@ -20,7 +20,7 @@ def load(folder):
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
-def compare(name, ref, batch, work, rank, base=None):
+def compare(name, ref, batch, work, rank, base=None, modules=7):
     """`ref` is what dawn-rl opens; `base` the same model as a folder for PEFT, made where it is not there."""
     options = ['--model', ref, '--batch', batch, '--out', work / 'run', '--rank', rank]
     adapter = node('test/peers/train_adapter.ts', *options, *(['--base', work / 'base'] if base is None else []))
@@ -32,7 +32,7 @@ def compare(name, ref, batch, work, rank, base=None):
     check(f'{name}, without the adapter', error(ours['logprobs'], before), LOGPROBS)
 
     config = json.loads((Path(adapter) / 'adapter_config.json').read_text())
-    assert config['r'] == rank and len(config['target_modules']) == (8 if name == 'lfm2' else 7), config
+    assert config['r'] == rank and len(config['target_modules']) == modules, config
     tuned = PeftModel.from_pretrained(plain, adapter)
     theirs = logprobs(tuned, batch, TEMPERATURE)
     moved = error(theirs, before)
@@ -49,9 +49,9 @@ with tempfile.TemporaryDirectory(prefix='dawn-rl-peers-') as folder:
     for name, rank in (('llama', 8), ('qwen2', 4), ('qwen3', 12)):
         model = GOLDEN / name / 'model'
         compare(name, model, GOLDEN / name / 'batch.json', Path(folder) / name, rank, base=model)
-    for name, rank in (('olmo2', 4), ('olmo3', 8), ('lfm2', 4)):
+    for name, rank, modules in (('olmo2', 4, 7), ('olmo3', 8, 7), ('lfm2', 4, 8), ('granite', 4, 7), ('granite4', 4, 6)):
         odd = GOLDEN.parent / 'odd' / name
-        compare(name, odd / 'model', odd / 'batch.json', Path(folder) / name, rank, base=odd / 'model')
+        compare(name, odd / 'model', odd / 'batch.json', Path(folder) / name, rank, base=odd / 'model', modules=modules)
     gguf = ROOT / 'models/SmolLM2-135M-Instruct.Q4_1.gguf'
     if gguf.exists():
         compare('SmolLM2', gguf, GOLDEN / 'smollm2/batch.json', Path(folder) / 'smollm2', 8)

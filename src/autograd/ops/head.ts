@@ -17,6 +17,8 @@ import { weightBackward } from './linear.ts'
 
 export interface Head {
   weight: Weight
+  /** Logits are multiplied by it (Granite), before the temperature. Default: 1. */
+  scale?: number
   trained?: { store: ParameterStore; weight: Parameter }
 }
 
@@ -61,7 +63,7 @@ export function logprobHead(
   entropyWeight?: Count,
 ): HeadOutput {
   const { gpu } = tape
-  const { weight } = head
+  const { weight, scale } = head
   const { rows } = hidden
   const [logprobs, entropy, lse] = ['logprobs', 'entropy', 'lse'].map((name) => tape.tensor(rows, 1, name, false))
   const inverseTemperature = 1 / temperature
@@ -70,6 +72,7 @@ export function logprobHead(
   const stride = strideOf(gpu, head)
   // y is as wide as a slice of the weight that was asked for, however many rows of it there are.
   const wide = { slice: { row: 0, rows: stride } }
+  const made = { ...wide, alpha: scale }
   const logits = tape.tensor(chunkRows, stride, 'logits', false)
   const stats = tape.tensor(chunkRows, statisticsWords(gpu, weight.rows), 'softmax statistics', false)
   const rowsOf = (t: Tensor, { first, count }: HeadChunk): BufferRange => {
@@ -80,7 +83,7 @@ export function logprobHead(
   const backward = (chunk: HeadChunk, dlogits: Tensor, coefficient: GpuBuffer) => {
     const { first, count } = chunk
     const t = { logits: dlogits.buffer, targets, lse: lse.buffer, coefficient }
-    const at = { rows: count, firstRow: first, slice: { row: 0, rows: weight.rows }, stride, inverseTemperature }
+    const at = { rows: count, firstRow: first, slice: { row: 0, rows: weight.rows }, stride, inverseTemperature, scale }
     logitsBackward(gpu, t, at, entropyWeight === undefined ? undefined : { weight: entropyWeight, entropy: entropy.buffer })
     const { grad } = tape.gradOf(hidden)
     matmul.linearBackwardInput(gpu, dlogits.buffer, count, weight, rowsOf(grad, chunk), wide)
@@ -89,7 +92,7 @@ export function logprobHead(
   for (const chunk of chunks) {
     gpu.cut()
     const { first, count } = chunk
-    matmul.linear(gpu, rowsOf(hidden, chunk), count, weight, logits.buffer, wide)
+    matmul.linear(gpu, rowsOf(hidden, chunk), count, weight, logits.buffer, made)
     const t = {
       logits: logits.buffer,
       targets: { buffer: targets, offset: first * 4, bytes: capacityOf(count) * 4 },
@@ -110,7 +113,7 @@ export function logprobHead(
       const again = tape.tensor(chunkRows, stride, 'logits', false)
       for (const chunk of chunks) {
         gpu.cut()
-        matmul.linear(gpu, rowsOf(hidden, chunk), chunk.count, weight, again.buffer, wide)
+        matmul.linear(gpu, rowsOf(hidden, chunk), chunk.count, weight, again.buffer, made)
         backward(chunk, again, coefficient)
       }
       tape.done(again)

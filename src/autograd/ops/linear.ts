@@ -26,6 +26,8 @@ export interface Lora {
 export interface Projection {
   /** Hugging Face module path, for example model.layers.0.self_attn.q_proj. */
   name: string
+  /** Where files hold it as rows of a larger matrix of this name: the first of them. */
+  firstRow?: number
   weight: Weight
   bias?: GpuBuffer | BufferRange
   lora?: Lora
@@ -36,30 +38,33 @@ export interface Projection {
 export interface LinearArguments {
   /** Added to the output, (rows, N). */
   residual?: Tensor
+  /** The product, LoRA's part included, is multiplied by it before the residual is added. Default: 1. Not with a bias. */
+  scale?: number
   /** Seed of LoRA's dropout for this micro-batch; no dropout without one. */
   dropoutSeed?: Count
   /** The output is a checkpointed layer's: its values are not made where that runs again. */
   last?: boolean
 }
 
-/** y = x Wᵀ (+ LoRA) (+ bias) (+ residual); x (rows, K), y (rows, N). */
+/** y = scale * (x Wᵀ (+ LoRA)) (+ bias) (+ residual); x (rows, K), y (rows, N). */
 export function linear(tape: Tape, x: Tensor, projection: Projection, options: LinearArguments = {}): Tensor {
   const { gpu } = tape
   const { weight, lora, bias } = projection
-  const { residual } = options
+  const { residual, scale } = options
+  if (bias && scale !== undefined) throw new Error(`${projection.name} has a bias, which would not be scaled`)
   const y = linearOutput(tape, x, projection, residual)
   const product = (how: Parameters<typeof matmul.linear>[5]): void => {
     if (!options.last || !tape.recomputing) matmul.linear(gpu, x.buffer, x.rows, weight, y.buffer, how)
   }
   if (!lora) {
-    product({ bias, residual: residual?.buffer, half: x.half ? x.buffer : undefined })
+    product({ alpha: scale, bias, residual: residual?.buffer, half: x.half ? x.buffer : undefined })
     return linearNode(tape, { x, y }, projection, options)
   }
   const input = droppedOut(tape, x, lora, options.dropoutSeed)
   const xa = tape.tensor(x.rows, lora.rank, `${projection.name} A`, false)
   const half = firstProduct(tape, x, input, weight, lora, xa)
   const lowRank = { x: xa.buffer, matrix: lora.store.value(lora.b), rank: lora.rank }
-  const added = { bias, residual: residual?.buffer, lora: lowRank }
+  const added = { alpha: scale, bias, residual: residual?.buffer, lora: lowRank }
   product({ ...added, half: half?.buffer })
   if (half) tape.done(half)
   linearNode(tape, { x, y, down: { input, xa: xa.buffer, held: xa } }, projection, options)
@@ -102,16 +107,16 @@ export function linearNode(
   tape: Tape,
   { x, y, down }: { x: Tensor; y: Tensor; down?: Down },
   { weight, lora, trained }: Projection,
-  { residual, dropoutSeed }: LinearArguments,
+  { residual, dropoutSeed, scale }: LinearArguments,
 ): Tensor {
   const read = lora && down ? [down.input, down.held] : trained ? [x] : []
   // What is made again on the way back need not be kept.
   const kept = read.filter((t) => !t.whenRecomputed)
   return tape.node(y, kept, (dy) => {
-    if (lora && down) loraBackward(tape, { x, input: down.input, xa: down.xa, dy }, weight, lora, dropoutSeed)
+    if (lora && down) loraBackward(tape, { x, input: down.input, xa: down.xa, dy }, weight, lora, dropoutSeed, scale)
     else {
-      if (trained) tape.withValues(x, [dy], (values) => trainedBackward(tape, values, dy, trained))
-      inputBackward(tape, x, dy, weight)
+      if (trained) tape.withValues(x, [dy], (values) => trainedBackward(tape, values, dy, trained, scale))
+      inputBackward(tape, x, dy, weight, scale)
     }
     if (residual) tape.giveGrad(residual, dy)
   })
@@ -134,27 +139,29 @@ function loraBackward(
   weight: Weight,
   lora: Lora,
   seed: Count | undefined,
+  alpha?: number,
 ): void {
   const { gpu } = tape
   const { store, a, b, rank } = lora
   const [rows, n, k] = [t.x.rows, weight.rows, weight.columns]
+  // Without `alpha`, which the products that read it have: dx multiplies dxa A and dy W by it at once.
   const dxa = tape.tensor(rows, rank, 'd lora A', false)
   matmul.linearBackwardInput(gpu, t.dy.buffer, rows, weightView('lora_B', store.value(b), n, rank), dxa.buffer, {
     alpha: lora.scale,
   })
-  matmul.linearBackwardWeight(gpu, t.dy.buffer, t.xa, rows, n, rank, store.gradient(b))
+  matmul.linearBackwardWeight(gpu, t.dy.buffer, t.xa, rows, n, rank, store.gradient(b), { alpha })
   tape.withValues(t.input, [dxa], ({ buffer }) =>
-    matmul.linearBackwardWeight(gpu, dxa.buffer, buffer, rows, rank, k, store.gradient(a)),
+    matmul.linearBackwardWeight(gpu, dxa.buffer, buffer, rows, rank, k, store.gradient(a), { alpha }),
   )
   if (t.x.needsGrad) {
     const { grad, accumulate } = tape.gradOf(t.x)
     if (t.input === t.x) {
       const lowRank = { x: dxa.buffer, matrix: store.value(a), rank }
-      matmul.linearBackwardInput(gpu, t.dy.buffer, rows, weight, grad.buffer, { accumulate, lora: lowRank })
+      matmul.linearBackwardInput(gpu, t.dy.buffer, rows, weight, grad.buffer, { alpha, accumulate, lora: lowRank })
     } else {
-      matmul.linearBackwardInput(gpu, t.dy.buffer, rows, weight, grad.buffer, { accumulate })
+      matmul.linearBackwardInput(gpu, t.dy.buffer, rows, weight, grad.buffer, { alpha, accumulate })
       const [through, masked] = [tape.tensor(rows, k, 'd dropout', false), tape.tensor(rows, k, 'd dropout', false)]
-      matmul.linearBackwardInput(gpu, dxa.buffer, rows, weightView('lora_A', store.value(a), rank, k), through.buffer)
+      matmul.linearBackwardInput(gpu, dxa.buffer, rows, weightView('lora_A', store.value(a), rank, k), through.buffer, { alpha })
       dropout(gpu, through.buffer, masked.buffer, through.count, lora.dropout, seedOf(lora, seed!), k)
       tape.giveGrad(t.x, masked)
       tape.done(through, masked)
@@ -163,28 +170,29 @@ function loraBackward(
   tape.done(dxa)
 }
 
-function inputBackward(tape: Tape, x: Tensor, dy: Tensor, weight: Weight): void {
+function inputBackward(tape: Tape, x: Tensor, dy: Tensor, weight: Weight, alpha?: number): void {
   if (!x.needsGrad) return
   const { grad, accumulate } = tape.gradOf(x)
-  matmul.linearBackwardInput(tape.gpu, dy.buffer, x.rows, weight, grad.buffer, { accumulate })
+  matmul.linearBackwardInput(tape.gpu, dy.buffer, x.rows, weight, grad.buffer, { alpha, accumulate })
 }
 
-function trainedBackward(tape: Tape, x: Tensor, dy: Tensor, trained: NonNullable<Projection['trained']>): void {
+function trainedBackward(tape: Tape, x: Tensor, dy: Tensor, trained: NonNullable<Projection['trained']>, alpha?: number): void {
   const { store, bias } = trained
-  weightBackward(tape, x.buffer, x.rows, dy, trained)
+  weightBackward(tape, x.buffer, x.rows, dy, trained, alpha)
   if (bias) addColumnSums(tape.gpu, dy.buffer, store.gradient(bias), dy.rows, dy.columns)
 }
 
-/** Adds dyᵀ x, of their first `rows` rows, to the pieces of the bank that hold a weight's gradient. */
+/** Adds alpha * dyᵀ x, of their first `rows` rows, to the pieces of the bank that hold a weight's gradient. */
 export function weightBackward(
   { gpu }: Tape,
   x: Binding,
   rows: Count,
   dy: Tensor,
   { store, weight }: { store: ParameterStore; weight: Parameter },
+  alpha?: number,
 ): void {
   for (const piece of weight.pieces) {
-    const part = { dyStride: dy.columns, dyColumn: piece.row }
+    const part = { alpha, dyStride: dy.columns, dyColumn: piece.row }
     const gradient = store.gradient(weight, piece)
     matmul.linearBackwardWeight(gpu, dy.buffer, x, rows, piece.rows, weight.columns, gradient, part)
   }

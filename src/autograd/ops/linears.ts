@@ -78,7 +78,8 @@ function projected(
   } else {
     members.forEach(({ weight, bias, b }, i) => {
       const lowRank = lora && { x: lora.xa[i], matrix: b!, rank: lora.rank }
-      const added = { bias, residual: options.residual?.buffer, lora: lowRank, half: halfOf(how, lora) }
+      const { scale: alpha, residual } = options
+      const added = { alpha, bias, residual: residual?.buffer, lora: lowRank, half: halfOf(how, lora) }
       matmul.linear(gpu, input.buffer, x.rows, weight, ys[i].buffer, added)
     })
   }
@@ -282,7 +283,7 @@ function arranged(
   const down = firsts.length > 0 ? downOf(gpu, x.columns, firsts) : 'none'
   const drops = options.dropoutSeed !== undefined && own.some((lora) => lora.dropout > 0)
   const alike = own.length === 0 || (own.length === projections.length && own.every((lora) => lora.rank === own[0].rank))
-  const any = options.residual || drops || !alike ? undefined : groupTier(gpu, members, gated)
+  const any = options.residual || options.scale !== undefined || drops || !alike ? undefined : groupTier(gpu, members, gated)
   // Only the joint kernel of CPU drivers keeps both factors of the gate for the way back.
   const found = tape.recording && gated && any !== 'cpu' ? undefined : any
   const even = !gated || projections[0].weight.rows === projections[1].weight.rows

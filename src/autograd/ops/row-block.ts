@@ -8,7 +8,7 @@ import type { IntoCache } from './into-cache.ts'
 import type { LinearsArguments } from './linears.ts'
 import type { Norm } from './norm.ts'
 
-/** A layer without biases, and without norms over what o and down give. */
+/** A layer without biases, and without norms over what o and down give or a factor of it. */
 export interface BlockLayer {
   inputNorm: Norm
   q: Projection

@@ -1,13 +1,14 @@
 // Gradient of the loss to one slice of logits, in place: from z = logits * inv_temperature, p = exp(z - lse[t]),
-//   dlogits[t,v] = coefficient[t] * inv_temperature * ((v == target[t]) - p), coefficient = dLoss/dlogprob of the token.
+//   dlogits[t,v] = coefficient[t] * slope * ((v == target[t]) - p), coefficient = dLoss/dlogprob of the token, slope = dz/dlogits: inv_temperature, times what
+//   a head multiplies its product by.
 // ENTROPY: entropy_weight x the token's entropy H is taken from the loss; dH/dz[v] = -p (log p + H).
 // logits (rows, stride), columns 0 .. n: tokens first .. first + n of the vocabulary; coefficient, targets, lse start at row first_row.
 // A workgroup has elements of one row: no element must look for its row, which a CPU driver does lane by lane. An element is a token, or VEC4 four of them;
 // an invocation does PER of them, 64 apart. RAGGED: n is no multiple of 4, but the stride is, and there is room for the last vector: beyond n are zeros then.
 #if ENTROPY
-struct Params { rows: u32, n: u32, stride: u32, first: u32, first_row: u32, inv_temperature: f32, entropy_weight: f32 }
+struct Params { rows: u32, n: u32, stride: u32, first: u32, first_row: u32, inv_temperature: f32, slope: f32, entropy_weight: f32 }
 #else
-struct Params { rows: u32, n: u32, stride: u32, first: u32, first_row: u32, inv_temperature: f32 }
+struct Params { rows: u32, n: u32, stride: u32, first: u32, first_row: u32, inv_temperature: f32, slope: f32 }
 #endif
 #if VEC4
 alias E = vec4f;
@@ -29,10 +30,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let t = p.first_row + row;
   let wanted = targets[t] - p.first;
   let lse_t = lse[t];
-  let factor = coefficient[t] * p.inv_temperature;
+  let factor = coefficient[t] * p.slope;
 #if ENTROPY
   let entropy_t = entropy[t];
-  let entropy_factor = p.entropy_weight * p.inv_temperature;
+  let entropy_factor = p.entropy_weight * p.slope;
 #endif
   let elements = (p.n + $(3*RAGGED)u) / $(1+3*VEC4)u;
   let start = group.x * (64u * PER) + lane;

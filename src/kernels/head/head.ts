@@ -91,17 +91,24 @@ export function scoreRows(gpu: Gpu, t: ScoredRows, at: ScoreOptions): void {
 
 /**
  * Turns logits (rows, stride), by default (rows, slice.rows), into the loss's gradient in place; targets, lse, coefficient and entropy start at row
- * `firstRow`. `bonus`: the loss has so much of each token's entropy taken from it.
+ * `firstRow`. The gradient is that of logits before they were multiplied by `at.scale`. `bonus`: the loss has so much of each token's entropy taken from it.
  */
 export function logitsBackward(
   gpu: Gpu,
   t: { logits: GpuBuffer; targets: GpuBuffer; lse: GpuBuffer; coefficient: GpuBuffer },
-  at: { rows: Count; firstRow: number; slice: { row: number; rows: number }; stride?: number; inverseTemperature: number },
+  at: {
+    rows: Count
+    firstRow: number
+    slice: { row: number; rows: number }
+    stride?: number
+    inverseTemperature: number
+    scale?: number
+  },
   bonus?: { weight: Count; entropy: GpuBuffer },
 ): void {
   const { row: first, rows: n } = at.slice
-  const { stride = n } = at
-  const params = { rows: at.rows, n, stride, first, first_row: at.firstRow, inv_temperature: at.inverseTemperature }
+  const { stride = n, inverseTemperature: inv_temperature, scale = 1 } = at
+  const params = { rows: at.rows, n, stride, first, first_row: at.firstRow, inv_temperature, slope: inv_temperature * scale }
   const VEC4 = Number(stride % 4 === 0 && Math.ceil(n / 4) * 4 <= stride)
   const RAGGED = Number(VEC4 && n % 4 !== 0)
   const PER = gpu.facts.software ? 16 : 4

@@ -117,19 +117,25 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     if (r0 + $(q)u < p.rows && n0 + $(NT)u * lane + $(V*v)u < p.n) {
       let at = ((r0 + $(q)u) * p.y_stride + p.y_column + col$(V*v)) / $(V)u;
 #if VEC4
-      var out = vec4f(out_$(q)_$(V*v), out_$(q)_$(V*v+1), out_$(q)_$(V*v+2), out_$(q)_$(V*v+3)) * p.alpha;
+      let sum = vec4f(out_$(q)_$(V*v), out_$(q)_$(V*v+1), out_$(q)_$(V*v+2), out_$(q)_$(V*v+3));
 #else
 #if VEC2
-      var out = vec2f(out_$(q)_$(V*v), out_$(q)_$(V*v+1)) * p.alpha;
+      let sum = vec2f(out_$(q)_$(V*v), out_$(q)_$(V*v+1));
 #else
-      var out = out_$(q)_$(v) * p.alpha;
+      let sum = out_$(q)_$(v);
 #endif
 #endif
 #if BIAS
-      out += bias_of$(v);
-#endif
+      var out = fma(sum, Out(p.alpha), bias_of$(v));
 #if RESIDUAL
       out += residual[at];
+#endif
+#else
+#if RESIDUAL
+      let out = fma(sum, Out(p.alpha), residual[at]);
+#else
+      let out = sum * p.alpha;
+#endif
 #endif
       y[at] = out;
     }

@@ -50,12 +50,17 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for r in 0..MT
     {
       let at = $(r)u * p.y_stride + p.y_column + col$(j);
-      var out = acc_$(r)_$(j) * p.alpha;
 #if BIAS
-      out += bias[p.first_row + col$(j)];
-#endif
+      var out = fma(acc_$(r)_$(j), p.alpha, bias[p.first_row + col$(j)]);
 #if RESIDUAL
       out += residual[at];
+#endif
+#else
+#if RESIDUAL
+      let out = fma(acc_$(r)_$(j), p.alpha, residual[at]);
+#else
+      let out = acc_$(r)_$(j) * p.alpha;
+#endif
 #endif
       y[at] = out;
     }

@@ -1,6 +1,6 @@
 // The three products of a linear layer for GPUs, and for shapes that the CPU kernels do not take:
 //   FORM_NT: y[m,n] = sum_k x[m,k] W[n,k]     FORM_TN: dW[n,k] = sum_m dy[m,n] x[m,k]     else (NN): dx[m,k] = sum_n dy[m,n] W[n,k]
-// all times alpha. LORA goes on summing over the rank (NT: xa, B; NN: dxa, A), BIAS and RESIDUAL are added after alpha, ACCUMULATE adds
+// all times alpha. LORA goes on summing over the rank (NT: xa, B; NN: dxa, A), BIAS and RESIDUAL are added after alpha, the first of them by fma, ACCUMULATE adds
 // to what is there. `a` is x or dy (float32), `b` is W (bf16 pairs, float32, or W_BLOCKS: a GGUF's blocks, whose scales of two bytes begin at word `scales`) or, for TN, x. Any sizes; VEC: all strides, offsets and lengths of rows are
 // multiples of 4, and four values are read and written at once.
 // Register tile (tile_turns.wgsl): a workgroup owns TM x TN outputs, a thread RM x RN of them; both operands pass through workgroup memory, KT deep.
@@ -116,12 +116,17 @@ fn low_b(j: u32, r: u32) -> f32 {
 fn put(out_row: u32, i: u32, j: u32, sum: Value) {
   if (i >= p.rows || j >= p.columns) { return; }
   let at = ((out_row + i) * p.out_stride + p.out_column + j) / $(1+3*VEC)u;
-  var value = sum * p.alpha;
 #if BIAS
-  value += bias[(p.first_row + j) / $(1+3*VEC)u];
-#endif
+  var value = fma(sum, Value(p.alpha), bias[(p.first_row + j) / $(1+3*VEC)u]);
 #if RESIDUAL
   value += residual[at];
+#endif
+#else
+#if RESIDUAL
+  let value = fma(sum, Value(p.alpha), residual[at]);
+#else
+  let value = sum * p.alpha;
+#endif
 #endif
 #if ACCUMULATE
   out[at] += value;

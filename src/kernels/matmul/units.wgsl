@@ -53,12 +53,17 @@ fn finish(out_row: u32, i: u32, j: u32, start: u32, lane: u32) {
 #for q in 0..FM*FN/LANES
   if (row_$(q) < p.rows) {
     let at = (out_row + row_$(q)) * p.out_stride + p.out_column + column;
-    var value = value_$(q) * p.alpha;
 #if BIAS
-    value += bias[p.first_row + column];
-#endif
+    var value = fma(value_$(q), p.alpha, bias[p.first_row + column]);
 #if RESIDUAL
     value += residual[at];
+#endif
+#else
+#if RESIDUAL
+    let value = fma(value_$(q), p.alpha, residual[at]);
+#else
+    let value = value_$(q) * p.alpha;
+#endif
 #endif
 #if ACCUMULATE
     out[at] += value;

@@ -27,6 +27,8 @@ export interface Family {
   refuse(raw: Json, refuse: (key: string, why: string) => UserError): void
   /** Its own parts of a ModelConfig; rope among them where it is not read as a Llama's. */
   read?(raw: Json, file: string, shape: FamilyShape): Partial<ModelConfig>
+  /** Keys of layers that the decoder does not have, which are not written again: transformers refuses the 0 that a 0.0 of them would become. */
+  leftOut?: readonly string[]
   /** The keys that `read` reads, and those that the others do not have. */
   write(config: ModelConfig): Json
 }

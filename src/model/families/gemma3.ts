@@ -30,6 +30,7 @@ export const gemma3: Family = {
       norms: 'around',
       normsFromOne: true,
       embeddingScale: Math.sqrt(hiddenSize),
+      embeddingScaleRounded: true,
       attentionScale: (key.optionalNumber('query_pre_attn_scalar') ?? DEFAULTS.queryPreAttnScalar) ** -0.5,
       slidingLayers: layersOf('sliding_attention', allBut(pattern), raw, file, layers),
       slidingWindow: key.optionalCount('sliding_window') ?? DEFAULTS.window,

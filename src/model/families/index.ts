@@ -5,6 +5,8 @@ import { FAMILIES, type ModelFamily } from '../types.ts'
 import type { Family } from './family.ts'
 import { gemma3 } from './gemma3.ts'
 import { lfm2 } from './lfm2.ts'
+import { granite } from './granite.ts'
+import { granite4 } from './granite4.ts'
 import { llama, mistral } from './llama.ts'
 import { olmo2, olmo3 } from './olmo.ts'
 import { qwen2, qwen3, smollm3 } from './qwen.ts'
@@ -21,6 +23,8 @@ export const families: Record<ModelFamily, Family> = {
   olmo2,
   olmo3,
   lfm2,
+  granite,
+  granitemoehybrid: granite4,
 }
 
 /** For messages: a, b and c. */
