@@ -50,13 +50,13 @@ export async function openDecoder(
   gpu: Gpu,
   ref: string,
   mode: 'lora' | 'full' | 'frozen',
-  options: { adapterDir?: string; bf16Rope?: boolean } = {},
+  options: { adapterDir?: string; bf16Rope?: boolean; matrixUnits?: boolean } = {},
 ): Promise<Decoder> {
   const files = await openModel(ref)
   try {
     const config = options.bf16Rope ? withBf16Rope(files.config) : files.config
     const adapter = mode === 'lora' ? await readAdapter(options.adapterDir!) : undefined
-    return await loadDecoder(gpu, { ...files, config }, { adapter, full: mode === 'full' })
+    return await loadDecoder(gpu, { ...files, config }, { adapter, full: mode === 'full', matrixUnits: options.matrixUnits })
   } finally {
     files.close()
   }

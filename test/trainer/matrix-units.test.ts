@@ -4,6 +4,7 @@ import { loadDecoder } from '../../src/model/decoder-load.ts'
 import { accumulateGradients, scoreSamples } from '../../src/trainer/gradients.ts'
 import { loadLoss } from '../../src/trainer/losses/index.ts'
 import { inEightBits } from '../model/blocks.ts'
+import { fixtures, gradientErrors, openCase as openOddCase, openDecoder, scoreErrors } from '../golden/cases.ts'
 import { distance, freshLora, loadCase, openCase, openGpu, readAll } from './helpers.ts'
 
 const gpu = await openGpu().gpu
@@ -26,6 +27,21 @@ describe.skipIf(none).each(['llama', 'qwen2', 'qwen3'])('%s on matrix units', (n
       if (!hasExpected(tensor)) continue
       expect(distance(await decoder.store!.read(parameter, 'gradients'), await expected(tensor)), tensor).toBeLessThan(1e-2)
     }
+    decoder.release()
+  })
+})
+
+/** Those whose kernels of their own, or whose norms, the models above do not have. */
+describe.skipIf(none).each(['lfm2', 'granite', 'granite4', 'olmo2', 'olmo3'])('%s on matrix units', (name) => {
+  test.each(['lora', 'full'] as const)('%s: log-probabilities to 1e-3, gradients to 1e-2', async (how) => {
+    const dir = `${fixtures}odd/${name}`
+    const odd = await openOddCase(dir)
+    const decoder = await openDecoder(gpu, `${dir}/model`, how, { adapterDir: odd.adapterDir, matrixUnits: true })
+    const { logprobs } = await scoreErrors(decoder, odd, how)
+    expect(logprobs).toBeGreaterThan(1e-6)
+    expect(logprobs).toBeLessThan(1e-3)
+    const { worst, worstName } = await gradientErrors(decoder, odd, how, 'cispo', { checkpointing: true, microBatchTokens: 64 })
+    expect(worst, worstName).toBeLessThan(1e-2)
     decoder.release()
   })
 })
