@@ -1,4 +1,4 @@
-/** Retries of a step whose rollouts all failed: what they need (a judge, a tool's server) may come back. */
+/** Retries of a step whose rollouts all failed: what they depend on (a judge, a tool server) may come back. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { UserError } from '../common/errors.ts'
 import { pauseMs, type Pauses } from '../common/faults.ts'
@@ -7,15 +7,15 @@ import { limitKey } from '../monitor/warnings.ts'
 
 export interface Again extends Pauses {
   tries: number
-  /** Whether it is known that another try cannot help. */
+  /** Whether it is known that retrying cannot help. */
   hopeless: () => boolean
 }
 
-/** Plays a step again until at least one of its rollouts is scored. */
+/** Replays a step until at least one of its rollouts is scored. */
 export class Replays {
   readonly #again: Again | undefined
   readonly #warn: ((line: string) => void) | undefined
-  /** Whether any step was scored so far: if none ever was, it is a mistake rather than an outage, and reported at once. */
+  /** Whether any step was scored so far. If none was, the failure is likely a mistake rather than an outage, and is reported at once. */
   #worked = false
   readonly #stop = new AbortController()
 
@@ -24,14 +24,15 @@ export class Replays {
     this.#warn = warn
   }
 
-  /** The run ends: nothing is played again, and a pause is over. */
+  /** Ends all retries, and any pause before one, because the run ends. */
   stop(): void {
     this.#stop.abort()
   }
 
   /**
-   * @param play the step's rollouts, anew with each call
-   * @throws Error when all failed each time, with the first reason; UserError where that is the environment's code
+   * Returns the rollouts of a step, at least one of which has a reward.
+   * @param play plays the step's rollouts anew on each call
+   * @throws Error if all of them failed on every try, with the first rollout's reason; UserError if the reason is the environment's code
    */
   async scored(step: number, play: () => Promise<Rollout[]>): Promise<Rollout[]> {
     for (let n = 0; ; n++) {
@@ -56,8 +57,8 @@ function allFailed(step: number, rollouts: Rollout[], times: number): Error {
   const [{ error, completion_tokens }] = rollouts
   const limit = limitKey(error ?? '')
   const message = `All ${rollouts.length} rollouts of step ${step} failed${often}. The first one: ${error}.${limit ? ` Raise ${limit}.` : ''}`
-  // A UserError where the environment is to blame: its code threw, its prompt is too long, or it could not score the answers. The
-  // rest is the sampler's, or a time limit's.
+  // A UserError if the environment is to blame: its code threw, its prompt is too long, or it could not score the answers. Other failures are the
+  // sampler's or come from a time limit.
   const isTheirs =
     completion_tokens.ids.length > 0 || /^the (?:environment(?:'s| threw| raised| ended with)|prompt has)/u.test(error ?? '')
   return isTheirs ? new UserError(message) : new Error(message)

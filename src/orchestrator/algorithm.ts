@@ -1,11 +1,11 @@
-/** From finished rollouts to advantages: filters decide which groups are trained on, then each of their rollouts gets its advantage. */
+/** From finished rollouts to advantages: filters decide which groups are trained on, then each rollout of those groups gets an advantage. */
 import { messageOf, placeInCode, UserError } from '../common/errors.ts'
 import type { Rollout } from '../common/types.ts'
 import type { ScoredRollout } from '../monitor/aggregate.ts'
 import { counted } from '../monitor/format.ts'
 import type { AdvantageFunction, FilterFunction, Group } from './types.ts'
 
-/** A user's or built-in function, with its name in the config. */
+/** A function that plugs in, built-in or the user's, with its name from the config. */
 export interface Plugin<Run> {
   name: string
   run: Run
@@ -15,15 +15,15 @@ export interface Plugin<Run> {
 export interface Algorithm {
   advantage: Plugin<AdvantageFunction>
   filters: readonly Plugin<FilterFunction>[]
-  /** Rollouts that were cut off count in their group and are not trained on. */
+  /** Rollouts that were cut off count in their group's advantages, but are not trained on themselves. */
   maskTruncated?: boolean
 }
 
 /**
- * Advantages of a step's rollouts, in their order; null for what is not trained on: rollouts that failed, are too old or masked, groups of
- * which fewer than 2 are left, and groups that a filter turns down. A group and its rollouts are frozen first: a function that sorted the
- * group in place would give advantages to the wrong rollouts, and one that changed a reward would change what is logged.
- * @throws UserError where a filter or the advantage throws or gives something else than it must
+ * Computes the advantages of a step's rollouts, in the same order. Null for what is not trained on: rollouts that failed, are too old or were cut off
+ * (`maskTruncated`), groups with fewer than 2 rollouts left, and groups that a filter rejects. Groups and rollouts are frozen first, as sorting a
+ * group in place would assign advantages to the wrong rollouts, and changing a reward would change what is logged.
+ * @throws UserError if a filter or the advantage function throws or returns something invalid
  */
 export function assignAdvantages(
   rollouts: readonly Rollout[],
@@ -40,7 +40,7 @@ export function assignAdvantages(
   return rollouts.map((rollout) => ({ rollout, advantage: advantages.get(rollout) ?? null }))
 }
 
-/** The rollouts of a group that get an advantage; undefined where they are fewer than 2, all masked, or turned down by a filter. */
+/** The rollouts of a group that get advantages; undefined if fewer than 2 are left, all are masked (`maskTruncated`), or a filter rejects them. */
 export function trainedOn(group: Group, algorithm: Algorithm, tooOld?: (rollout: Rollout) => boolean): Group | undefined {
   const scored = Object.freeze(group.filter((r) => r.reward !== null && !tooOld?.(r)).map((r) => Object.freeze(r)))
   if (scored.length < 2 || (algorithm.maskTruncated && scored.every((r) => r.isTruncated))) return undefined

@@ -1,50 +1,53 @@
-/** Rollouts that have not ended: which state each is in (queued, decoding, scoring), and how long a set of them may take. */
+/** Rollouts in flight ("flights"): the state of each (queued, decoding, scoring), and the time limit for a set of them. */
 import type { Rollout, SamplingParams } from '../common/types.ts'
 import type { Gate } from '../environments/index.ts'
 import { rolloutsLeft } from '../monitor/progress.ts'
 import type { Meter, Slots } from './slots.ts'
 import type { RunEnvironment, Task } from './tasks.ts'
 
-/** Rollouts that are awaited together: a step's, or an evaluation's. */
+/** Rollouts that are awaited together: those of a training step or of an evaluation. */
 export interface RolloutSet {
   work: Promise<Rollout[]>
-  /** Settles when all groups have ended, even where one of them made `work` reject early. */
+  /** Resolves when all groups have ended, even if one of them made `work` reject earlier. */
   ended: Promise<unknown>
   abort: AbortController
   total: number
-  /** Groups that may replace others (spares.ts): at worst one after the other. */
+  /** Spare groups that may be played in addition (spares.ts), in the worst case one after the other. */
   spares: number
-  /** Those that have not ended. */
+  /** The rollouts that have not ended. */
   pending: Set<Flight>
 }
 
-/** A rollout that is to be played. */
+/** A rollout to be played. */
 export interface Plan {
   task: Task
   group: string
   index: number
   seed: number
   sampling: SamplingParams
-  /** Whether its reward is 0 if it is cut off. */
+  /** Whether its reward becomes 0 if it is cut off. */
   zeroTruncated?: boolean
-  /** Whether it goes before rollouts that wait already, since it replaces one of a step that may wait for it alone. */
+  /** Whether it skips the queue: it replaces a rollout of a step that may be waiting for it alone. */
   soon?: boolean
 }
 
-/** A rollout that has not ended. */
+/** A rollout that has not ended. It is 'scoring' whenever the model is not answering, also while its environment works. */
 export interface Flight {
   state: 'queued' | 'decoding' | 'scoring'
-  /** When it first got a place at the sampler, by performance.now(). */
+  /** When it first got a place at the sampler, as performance.now(). */
   since?: number
 }
 
-/** What the rollouts of a set share while they are played. */
+/** Shared by the rollouts of a set while they are played. */
 export interface Course extends Pick<RolloutSet, 'pending'> {
   signal: AbortSignal
   meter: Meter
 }
 
-/** How a rollout takes and gives up its place at the sampler: it holds one while the model answers, not while its environment works or it is scored. */
+/**
+ * Makes the gate through which a rollout takes and returns its place at the sampler. It holds a place only while the model answers, not while the
+ * environment works or the rollout is scored.
+ */
 export function gateOf(flight: Flight, samplers: Slots, meters: readonly Meter[], soon = false): Gate {
   return {
     take: async (again) => {
@@ -62,13 +65,13 @@ export function gateOf(flight: Flight, samplers: Slots, meters: readonly Meter[]
   }
 }
 
-/** Turns to allow for where an environment has no limit of its own; such a rollout ends at max_seq_len. */
+/** Number of turns assumed for environments without a limit, whose rollouts end at max_seq_len. */
 const ENDLESS = 1000
 
 /**
- * The longest that a set of rollouts may take: a safety net, since each rollout has time limits of its own.
+ * The longest that a set of rollouts may take, in milliseconds. A safety net, since each rollout has time limits of its own.
  * @param inFlight rollouts of all sets that have not ended
- * @param atOnce how many of them are played at once
+ * @param atOnce how many of them can be played at once
  */
 export function limitMs(
   { spares }: RolloutSet,
@@ -78,13 +81,13 @@ export function limitMs(
 ): number {
   const { generationTimeoutSeconds, rewardTimeoutSeconds, environments } = options
   const rounds = 1 + spares + Math.ceil(inFlight / atOnce)
-  // Each turn is an answer and the environment's response (none after the last answer); then the rollout and its group are scored.
+  // Each turn is an answer and the environment's response (none after the last answer). Then the rollout is scored, and possibly its group.
   const turns = Math.max(...environments.map(({ env }) => (env.maxTurns === -1 ? ENDLESS : (env.maxTurns ?? 1))))
   const scorings = environments.some(({ env }) => env.rubric.groupNames?.length > 0) ? 2 : 1
   return ((2 * turns - 1) * generationTimeoutSeconds + scorings * rewardTimeoutSeconds) * 1000 * rounds
 }
 
-/** 'waiting for 3 of 32 rollouts, oldest 12.0s, decoding' */
+/** Describes progress, such as 'waiting for 3 of 32 rollouts, oldest 12.0s, decoding'. */
 export function left(pending: ReadonlySet<Flight>, total: number): string {
   const begun = [...pending].filter((flight) => flight.since !== undefined)
   const oldestMs = begun.length > 0 ? performance.now() - Math.min(...begun.map((flight) => flight.since!)) : undefined

@@ -1,6 +1,6 @@
 /**
- * The training loop: sample ahead, train, publish, evaluate, save. Everything it drives is handed in, so it reads like the recipe.
- * Steps are counted from 1; the weights after step n are policy version n, and those after half of its updates n - 1/2.
+ * The training loop: sample ahead, train, publish, evaluate, save. Everything that the loop drives is passed in as `LoopParts`.
+ * Steps count from 1. The weights after step n are policy version n, and those after half of the step's updates version n - 1/2.
  */
 import { saveAfter } from '../common/faults.ts'
 import type { Metrics, PolicyVersion, Rollout, TrainingBatch } from '../common/types.ts'
@@ -11,25 +11,25 @@ import type { RunEnvironment } from './tasks.ts'
 export interface LoopParts {
   orchestrator: Pick<Orchestrator, 'prepare' | 'batch' | 'evaluate' | 'abandonAfter' | 'close'>
   monitor: Pick<Monitor, 'finishStep' | 'finishEval' | 'writeRow' | 'console'>
-  /** Makes one step. Calls `published` as soon as new weights are in place (share 1: those of the whole step); not where the weights are known to stay as they were. */
+  /** Trains one step. Calls `published(share)` once new weights are in place (share 1: after all updates), unless they are known not to change. */
   train: (batch: TrainingBatch, published: (share: number) => void) => Promise<{ metrics: Metrics }>
   /**
-   * Tells the sampler that the weights of `version` are in place, in the same turn of the event loop. Where they must be sent to a server it
-   * resolves when they have arrived, with metrics of the transfer.
+   * Tells the sampler, in the same turn of the event loop, that the weights of `version` are in place.
+   * If they must be sent to a server, resolves once they have arrived, with metrics of the transfer.
    */
   publish: (version: PolicyVersion) => void | Promise<Metrics>
-  /** `row`: the metrics of that step. */
+  /** Saves a checkpoint. `row`: the metrics of that step. */
   save: (step: number, row: Metrics | undefined) => Promise<void>
-  /** Whether a step is to be saved because its evaluation is the best so far. */
+  /** Whether to save a step because its evaluation is the best so far. */
   isBest?: (step: number, row: Metrics) => boolean
-  /** Why nothing can be saved any more; undefined while it can. */
+  /** The error after which nothing can be saved (the GPU device was lost); undefined while saving is possible. */
   lost?: () => Error | undefined
-  /** Held-out environments; empty where nothing is evaluated. `begin`: those before the first step (of a resumed run, what its end cut short). */
+  /** What to evaluate before the first step (`begin`; when resuming: evaluations that were not finished) and after steps. May be empty. */
   evaluated: Record<'begin' | 'steps', readonly RunEnvironment[]>
 }
 
 export interface LoopOptions {
-  /** Steps already done (a resumed run). */
+  /** Steps that are already done (in a resumed run). */
   firstStep: number
   maxSteps: number
   maxAsyncLevel: number
@@ -37,13 +37,13 @@ export interface LoopOptions {
   evalExamples: number
   evalRolloutsPerExample: number
   evalTemperature: number
-  /** 0: only at the end. */
+  /** Steps between two checkpoints; 0: save only at the end. */
   saveSteps: number
-  /** Aborted once the user asks to stop: the step under way is finished and saved, nothing is evaluated any more. */
+  /** Aborted when the user asks to stop: the current step is finished and saved, and nothing more is evaluated. */
   stop: AbortSignal
 }
 
-/** An evaluation of one environment. */
+/** The rollouts of one evaluation of one environment. */
 export interface Evaluation {
   step: number
   env: string
@@ -52,17 +52,17 @@ export interface Evaluation {
 
 export interface LoopResult {
   lastStep: number
-  /** The last evaluations after a step. */
+  /** The most recent evaluations that followed a step. */
   after: Evaluation[]
 }
 
-/** @throws whatever stopped the run; the last step is saved then too, finished or as far as its updates came */
+/** Runs the remaining steps. @throws the error that stopped the run, after saving the last step (complete, or up to its last update) */
 export async function trainingLoop(parts: LoopParts, options: LoopOptions): Promise<LoopResult> {
   const { orchestrator, monitor, publish, train, save } = parts
   const { firstStep, maxSteps, maxAsyncLevel, saveSteps, stop } = options
   let [done, saved] = [firstStep, firstStep]
   let [after, row]: [Evaluated[], Metrics?] = [[]]
-  // What is sampled ahead will not be trained on, and the current step ends sooner without it.
+  // Rollouts of later steps would not be trained on any more, and the current step finishes sooner without them.
   const abandon = () => orchestrator.abandonAfter(done + 1)
   stop.addEventListener('abort', abandon)
   try {
@@ -74,21 +74,21 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
     while (done < maxSteps && !stop.aborted) {
       const step = done + 1
       const begin = performance.now()
-      // One step off-policy: what is sampled from here on is trained on one step later.
+      // With maxAsyncLevel = 1, the rollouts of step n + 1 start before step n is trained, so they are up to one step off-policy.
       for (let ahead = step; ahead <= Math.min(step + maxAsyncLevel, maxSteps); ahead++) orchestrator.prepare(ahead)
       const { batch, rollouts, dropped, metrics: sampled } = await orchestrator.batch(step, done)
       const pushed = new Map<PolicyVersion, ReturnType<LoopParts['publish']>>()
       const push = (version: PolicyVersion) => void pushed.set(version, publish(version))
       const { metrics: trained } = await train(batch, (share) => push(step - 1 + share)).catch((error: unknown) => {
-        // Once an update was made, the weights are those of this step so far, and no longer those of the step before.
+        // After the first update of a step the weights are no longer those of the step before: what is saved now is saved as this step.
         if (pushed.size > 0) [done, row] = [step, undefined]
         throw error
       })
-      // A skipped step is a version too, of the same weights.
+      // A skipped step gets a version of its own, with unchanged weights.
       if (!pushed.has(step)) push(step)
       done = step
       row = undefined
-      // The step is made: errors from here on are thrown only after its row was written.
+      // The step is done. If something fails from here on, write its row of metrics before throwing the error.
       const failed: unknown[] = []
       const arrived = await Promise.resolve(pushed.get(step)).catch((e) => void failed.push(e))
 
@@ -105,7 +105,7 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
         saved = step
       }
     }
-    // The last step, or the one after which the run was asked to stop.
+    // The last step, or the one during which the user asked to stop.
     if (done > saved) await save(done, row)
     return { lastStep: done, after: after.map(plain) }
   } catch (error) {
@@ -126,7 +126,7 @@ interface Evaluated extends Evaluation {
 const plain = ({ step, env, rollouts }: Evaluated): Evaluation => ({ step, env, rollouts })
 const metricsOf = (evaluations: Evaluated[]): Metrics => Object.assign({}, ...evaluations.map((e) => e.metrics)) as Metrics
 
-/** Evaluates each environment; one that the user cut short counts as not done. */
+/** Evaluates each environment. An evaluation that the user interrupts is discarded. */
 async function evaluate(parts: LoopParts, options: LoopOptions, step: number, when: 'begin' | 'steps'): Promise<Evaluated[]> {
   const results: Evaluated[] = []
   for (const source of parts.evaluated[when]) {

@@ -1,4 +1,4 @@
-/** What an orchestrator is made of. */
+/** The options of the orchestrator. */
 import { UserError } from '../common/errors.ts'
 import type { ChatClient, SamplingParams } from '../common/types.ts'
 import type { Progress } from '../monitor/progress.ts'
@@ -9,25 +9,25 @@ import { evaluatedRows, isTrained, type RunEnvironment } from './tasks.ts'
 export interface OrchestratorOptions {
   environments: readonly RunEnvironment[]
   client: ChatClient
-  /** `seed` is replaced by each rollout's own. */
+  /** `seed` is replaced by a seed for each rollout. */
   sampling: SamplingParams
   seed: number
-  /** Rows in a new order in each pass; false: in the order of the data. Default true. */
+  /** Shuffle the rows anew for each pass over the data; false: keep their order. Default true. */
   shuffle?: boolean
-  /** Groups of a step, and rollouts of a group. */
+  /** Groups in a step, and rollouts in a group. */
   groupsPerStep: number
   rolloutsPerExample: number
-  /** Rollouts of a group of an evaluation, where there are any. */
+  /** Rollouts in a group of an evaluation, if there are evaluations. Default 1. */
   evalRolloutsPerExample?: number
-  /** Most groups of a step that are replaced because they cannot be trained on (spares.ts). Default 0. */
+  /** The most groups of a step that are replaced because they cannot be trained on (spares.ts). Default 0. */
   spareGroups?: number
-  /** Training rollouts that were cut off have the reward 0. */
+  /** Set the reward of training rollouts that were cut off to 0. */
   zeroTruncated?: boolean
-  /** Of a resumed run: the steps already made, and the number of their tasks. */
+  /** In a resumed run: the steps already done, and how many tasks they had. */
   done?: { step: number; tasks: number }
-  /** Rollouts that are sampled or scored at once, at most. */
+  /** The most rollouts that are sampled or scored at once. */
   maxConcurrent: number
-  /** Most answers sampled at once. No time limit runs while a rollout waits for its turn. */
+  /** The most answers sampled at once. Time limits do not run while a rollout waits for its turn. */
   maxSampling: number
   maxOffPolicySteps: number
   generationTimeoutSeconds: number
@@ -35,12 +35,12 @@ export interface OrchestratorOptions {
   rewardTimeoutSeconds: number
   algorithm: Algorithm
   progress: Progress
-  /** How often a step whose rollouts all failed is played again. Default: never. */
+  /** Whether and how often to retry a step whose rollouts all failed. Default: never. */
   again?: Again
   warn?: (line: string) => void
 }
 
-/** @throws UserError where a group that plays together would wait for more places than there are */
+/** @throws UserError if a group that plays together needs more places than max_concurrent, as it would wait forever */
 export function checkPlaces({
   environments,
   maxConcurrent,

@@ -1,9 +1,9 @@
 /**
- * Keeps the sampler full and turns what comes back into training batches.
- * - `prepare(step)` starts a step's rollouts, `batch(step)` waits for them. The loop prepares `max_async_level` steps ahead, so step n + 1 is sampled
- *   while step n trains; nothing else makes a run off-policy.
- * - Every rollout that starts ends exactly once: scored, failed (never trained on), or dropped because its tokens are too old.
- * - A step's tasks and seeds follow from the run's seed and the step's number alone: a resumed run goes on with the same tasks.
+ * Starts rollouts and turns them into training batches.
+ * - `prepare(step)` starts a step's rollouts, `batch(step)` waits for them. The loop prepares `max_async_level` steps ahead, so that step n + 1 is
+ *   sampled while step n trains. Nothing else makes a run off-policy.
+ * - Each rollout ends in exactly one way: scored, failed (never trained on), or dropped because its tokens are too old.
+ * - A step's tasks and seeds depend only on the run's seed and the step number, so a resumed run continues with the same tasks.
  */
 import { hashSeed } from '../common/random.ts'
 import type { Metrics, PolicyVersion, Rollout, TrainingBatch } from '../common/types.ts'
@@ -17,14 +17,14 @@ import { Meter, Slots } from './slots.ts'
 import { Spares } from './spares.ts'
 import { evaluatedRows, TaskOrder, type RunEnvironment, type Task } from './tasks.ts'
 
-/** A step's rollouts, and the batch made of them. */
+/** The rollouts of a step and the batch made from them. */
 interface StepBatch {
   batch: TrainingBatch
-  /** All rollouts of the step, with what the algorithm gave them: null for those not trained on. */
+  /** All rollouts of the step with their advantages; the advantage is null if the rollout is not trained on. */
   rollouts: ReturnType<typeof assignAdvantages>
-  /** Those of them that were too old. */
+  /** How many of them were too old. */
   dropped: number
-  /** Time waited here, and what was sampled since the last batch. */
+  /** Times spent waiting, and the sampling throughput since the last batch. */
   metrics: Metrics
 }
 
@@ -35,7 +35,7 @@ export class Orchestrator {
   readonly #places: Slots
   readonly #replays: Replays
   readonly #samplers: Slots
-  /** Count what is sampled: of training rollouts, and of all, since the sampler is not idle while an evaluation runs. */
+  /** `#meter` counts the sampling of training rollouts; `#sampled` also counts evaluations, during which the sampler is not idle either. */
   readonly #meter = new Meter()
   readonly #sampled = new Meter()
   #begun = false
@@ -52,11 +52,11 @@ export class Orchestrator {
     checkPlaces(options)
   }
 
-  /** Starts the rollouts of a step, once. */
+  /** Starts the rollouts of a step. Does nothing if they were started before. */
   prepare(step: number): void {
     if (this.#steps.has(step)) return
     const { groupsPerStep, rolloutsPerExample, sampling, seed, algorithm, zeroTruncated } = this.#options
-    // Idle time counts from the first rollout on.
+    // Do not count the time before the first rollout as idle.
     if (!this.#begun) this.#sampled.take()
     this.#begun = true
     const plansOf = (task: Task, g: number, soon: boolean): Plan[] => {
@@ -74,16 +74,16 @@ export class Orchestrator {
     this.#steps.set(step, this.#begin(plans, this.#meter, replace))
   }
 
-  /** How many tasks all steps before this one have: its position in the data. */
+  /** The number of tasks in all steps before this one, which is the step's position in the data. */
   tasksBefore(step: number): number {
     const { groupsPerStep, done = { step: 0, tasks: 0 } } = this.#options
     return done.tasks + (step - 1 - done.step) * groupsPerStep
   }
 
   /**
-   * Waits for a step's rollouts and makes its batch, to be trained by weights of `version`.
-   * @throws Error when every rollout failed (each time it was played), with the first reason; UserError where that is the environment's or
-   *   the algorithm's code
+   * Waits for a step's rollouts and makes the batch from them, on which weights of `version` will be trained.
+   * @throws Error if every rollout failed (on every try), with the first one's reason; UserError if the environment, the advantage or a filter is to
+   *   blame
    */
   async batch(step: number, version: PolicyVersion): Promise<StepBatch> {
     this.prepare(step)
@@ -112,7 +112,7 @@ export class Orchestrator {
     return rollouts
   }
 
-  /** Plays an environment's tasks for evaluation, the same ones with the same seeds each time. Rollouts that `signal` cuts short count as failed. */
+  /** Runs an evaluation: the same tasks with the same seeds each time. Rollouts that `signal` aborts count as failed. */
   async evaluate(
     source: RunEnvironment,
     options: { step: number; examples: number; rolloutsPerExample: number; temperature: number; signal?: AbortSignal },
@@ -140,7 +140,7 @@ export class Orchestrator {
     }
   }
 
-  /** The run is to end with `step`: rollouts of later steps are aborted, and a step that fails is not played again. */
+  /** Makes `step` the last one: aborts the rollouts of later steps, and stops retrying steps whose rollouts all failed. */
   abandonAfter(step: number): void {
     this.#replays.stop()
     for (const [later, set] of [...this.#steps].filter(([later]) => later > step)) {
@@ -149,13 +149,13 @@ export class Orchestrator {
     }
   }
 
-  /** Aborts everything in flight and waits until it has ended; rollouts that are still awaited come back as failed. */
+  /** Aborts all rollouts and waits until they have ended. Whoever still awaits them gets them as failed rollouts. */
   async close(): Promise<void> {
     for (const set of this.#sets) set.abort.abort('the run ends')
     await Promise.allSettled([...this.#sets].map((set) => set.ended))
   }
 
-  /** @param replace given a finished group, the rollouts to play in its place; none where it is trained on */
+  /** Starts rollouts. @param replace gets each finished group and returns spare rollouts to play in its place, or none if it can be trained on */
   #begin(plans: Plan[], meter = new Meter(), replace?: (rollouts: Rollout[]) => Plan[]): RolloutSet {
     const abort = new AbortController()
     const pending = new Set<Flight>()
@@ -175,19 +175,19 @@ export class Orchestrator {
     const ended = Promise.allSettled(plays)
     const set: RolloutSet = { work, ended, abort, total: plans.length, spares: replace ? this.#spares.most : 0, pending }
     this.#sets.add(set)
-    // `work` may reject (by a filter's error) before anybody awaits it, which must not count as unhandled; it still rejects for whoever awaits
-    // it later. Nobody needs the groups that still play then.
+    // `work` may reject (a filter may throw) before anyone awaits it: that must not count as an unhandled rejection, and later awaiters still get it.
+    // The remaining groups are then no longer needed.
     work.catch(() => abort.abort('a group of its step failed'))
     void ended.finally(() => this.#sets.delete(set))
     return set
   }
 
-  /** Plays the rollouts of one task, and scores them as a group. */
+  /** Plays the rollouts of one task and scores them as a group. */
   async #group(plans: Plan[], course: Course): Promise<Rollout[]> {
     const { rewardTimeoutSeconds } = this.#options
     const { task, zeroTruncated, soon } = plans[0]
     const { source } = task
-    // A group that plays together takes its places all at once: two groups with a part of theirs each would wait for each other for ever.
+    // A group that plays together takes all its places at once. Two groups that each held some of theirs would deadlock.
     const places = source.env.playsGroups ? this.#places.take(soon, plans.length) : undefined
     const start = (plan: Plan) => this.#rollout(plan, plans.length, places ?? this.#places.take(soon), course)
     const played = await Promise.all(plans.map(start))
@@ -196,7 +196,7 @@ export class Orchestrator {
     return rollouts.map((rollout) => ({ ...rollout, env: source.name, reward: reward(rollout) }))
   }
 
-  /** @param place resolves when the rollout may begin (max_concurrent) */
+  /** @param place resolves when the rollout may start (max_concurrent) */
   async #rollout(plan: Plan, size: number, place: Promise<void>, { pending, signal, meter }: Course): Promise<Rollout> {
     const { client, generationTimeoutSeconds, rolloutTimeoutSeconds, rewardTimeoutSeconds } = this.#options
     const { task, group, index, sampling, seed } = plan
@@ -225,7 +225,7 @@ export class Orchestrator {
     }
   }
 
-  /** Waits for a set, and shows its progress under `name`. The limit is a safety net: each rollout has time limits of its own. */
+  /** Waits for a set of rollouts and shows progress under `name`. Its time limit is only a safety net, as each rollout has time limits of its own. */
   async #finish(name: string, set: RolloutSet): Promise<Rollout[]> {
     const { progress, maxConcurrent, maxSampling } = this.#options
     const inFlight = [...this.#sets].reduce((sum, { pending }) => sum + pending.size, 0)

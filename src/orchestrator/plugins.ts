@@ -1,4 +1,4 @@
-/** Finds an advantage and filters by the name of a built-in or by file, and tries them. */
+/** Loads the advantage function and the filters, by the name of a built-in or from a file, and tries them out. */
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { pathToFileURL } from 'node:url'
@@ -13,16 +13,16 @@ const advantages: Record<string, AdvantageFunction> = { group_mean: groupMean }
 const filters: Record<string, FilterFunction> = { zero_variance: zeroVariance }
 
 export interface AlgorithmOptions {
-  /** Name of a built-in, or path of a .ts or .js file with the function as its default export. */
+  /** Name of a built-in, or path of a .ts or .js file whose default export is the function. */
   advantage: string
   advantage_args: Record<string, unknown>
   filters: readonly string[]
-  /** Handed to each filter. */
+  /** Passed to every filter. */
   filter_args: Record<string, unknown>
   mask_truncated_completions?: boolean
 }
 
-/** @throws UserError naming key, file and what is wrong with it */
+/** @throws UserError that names the key, the file and what is wrong with it */
 export async function loadAlgorithm(options: AlgorithmOptions): Promise<Algorithm> {
   const advantageShape = '(group, args) => one number, or one array of numbers a token, for each rollout'
   const filterShape = '(group, args) => true to train on the group'
@@ -34,7 +34,7 @@ export async function loadAlgorithm(options: AlgorithmOptions): Promise<Algorith
 }
 
 /**
- * Runs advantage and filters once on made-up answers to a real task, so that a mistake in a file shows before anything is loaded.
+ * Runs the advantage function and the filters once on made-up answers to a real task, so that mistakes in a file show before the model is loaded.
  * @throws UserError as `assignAdvantages` does
  */
 export function tryAlgorithm(

@@ -1,20 +1,20 @@
-/** From scored rollouts to training samples: turns that continue the same tokens become one sequence with one loss mask. */
+/** From scored rollouts to training samples: consecutive turns whose tokens continue each other become one sequence with one loss mask. */
 import type { Rollout, RolloutTurn, TrainingBatch, TrainingSample } from '../common/types.ts'
 import { batchOf, untrained } from '../model/packed.ts'
 import type { ScoredRollout } from '../monitor/aggregate.ts'
 import type { TrainerTokens } from '../monitor/rollout-writer.ts'
 
 /**
- * One optimizer step's batch. Loss on the tokens that the policy sampled, in all turns, and on none of the prompt's, the environment's
- * or the tools'; a token whose log-probability is not finite (a broken sampler) is left out. N (`lossTokenCount`)
- * counts the loss tokens of the whole batch.
+ * Makes the batch for one optimizer step. The loss covers all tokens that the policy sampled, in all turns, but not those of the prompt, the
+ * environment or tools. A token whose log-probability is not finite (a broken sampler) is left out. N (`lossTokenCount`) is the number of loss tokens
+ * in the whole batch.
  */
 export function trainingBatch(step: number, rollouts: readonly ScoredRollout[]): TrainingBatch {
   const samples = rollouts.flatMap(({ rollout, advantage }) => (advantage === null ? [] : samplesOf(rollout, advantage)))
   return batchOf(step, samples)
 }
 
-/** A rollout's turns, grouped by the sequence that they are part of. */
+/** The turns of a rollout, grouped into sequences ("branches"). */
 function branchesOf({ promptIds, completion_tokens: tokens, turns }: Rollout): RolloutTurn[][] {
   const branches: RolloutTurn[][] = []
   for (const turn of turns ?? [{ branch: true, promptIds, sampled: tokens.ids.length }]) {
@@ -24,7 +24,7 @@ function branchesOf({ promptIds, completion_tokens: tokens, turns }: Rollout): R
   return branches
 }
 
-/** The samples of one rollout, one a branch. @param advantage one for the rollout, or one for each sampled token in the order of the turns */
+/** The samples of one rollout, one for each branch. @param advantage one for the rollout, or one for each sampled token in the order of the turns */
 function samplesOf(rollout: Rollout, advantage: number | ArrayLike<number>): TrainingSample[] {
   let from = 0
   return branchesOf(rollout).map((branch) => {
@@ -34,7 +34,7 @@ function samplesOf(rollout: Rollout, advantage: number | ArrayLike<number>): Tra
   })
 }
 
-/** The sample of turns that make one sequence. @param from index of their first token among all that the rollout sampled */
+/** The sample for turns that form one sequence. @param from index of their first sampled token among all that the rollout sampled */
 function sampleOf(
   rollout: Rollout,
   turns: readonly RolloutTurn[],
@@ -47,7 +47,7 @@ function sampleOf(
   const sample: TrainingSample = {
     ...untrained(new Int32Array(length)),
     rollout,
-    // Samples with the same prompt share one copy of it in a micro-batch.
+    // Samples with the same prompt share its rows in a micro-batch.
     promptKey: promptIds.join(','),
     promptLength: promptIds.length,
   }
@@ -67,15 +67,15 @@ function sampleOf(
 }
 
 /**
- * What the trainer computed for each sampled token, in the order of its rollout.
- * @param results one for each sample; none for a step that had nothing to learn from
+ * The trainer's log-probability and entropy of each sampled token, in the order of its rollout; null for tokens without loss.
+ * @param results one for each sample of the batch; empty for a step without loss tokens
  */
 export function trainerTokens(
   { samples }: TrainingBatch,
   results: readonly { logprobs: Float32Array; entropy: Float32Array }[],
 ): Map<Rollout, TrainerTokens> {
   const found = new Map<Rollout, TrainerTokens>()
-  // Samples of one rollout come one after the other, in the order of its branches.
+  // The samples of a rollout are adjacent, in the order of its branches.
   const branches = new Map<Rollout, RolloutTurn[][]>()
   results.forEach(({ logprobs, entropy }, i) => {
     const { rollout, lossMask } = samples[i]

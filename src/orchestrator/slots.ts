@@ -1,8 +1,8 @@
-/** A semaphore, and a meter of the time in which anything runs. */
+/** A semaphore, and a meter for the time spent sampling. */
 
 /**
- * A semaphore: permits are handed out first come, first served, from two queues; the queue of those who come `again` is served first. Whoever
- * takes several gets them all at once, and those behind in the queue wait until that many are free.
+ * A semaphore with two first-in, first-out queues; the queue of those who come `again` is served first. A caller that takes several permits gets them
+ * all at once, and callers behind it in the queue wait until that many are free.
  */
 export class Slots {
   #free: number
@@ -13,7 +13,7 @@ export class Slots {
     this.#free = count
   }
 
-  /** @param count more than there are in all would wait for ever */
+  /** Resolves when `count` permits are taken. @param count must not exceed the total number of permits, or the promise never resolves */
   async take(again = false, count = 1): Promise<void> {
     const queue = again ? this.#again : this.#queue
     await new Promise<void>((begin) => {
@@ -22,7 +22,7 @@ export class Slots {
     })
   }
 
-  /** Gives a permit back, straight to the first in the queue: nobody who asks later slips in between. */
+  /** Returns one permit, which goes straight to the first in the queue: a later caller cannot overtake. */
   give(): void {
     this.#free++
     this.#hand()
@@ -44,7 +44,7 @@ interface Waiting {
   begin: () => void
 }
 
-/** A first-in, first-out queue in constant time: an array's shift moves all elements behind it. */
+/** A first-in, first-out queue in amortised constant time. (Array.shift may move all remaining elements.) */
 class Queue {
   #items: Waiting[] = []
   #head = 0
@@ -57,7 +57,7 @@ class Queue {
     this.#items.push(item)
   }
 
-  /** Takes the first one, which must be there. */
+  /** Removes and returns the first item, which must exist. */
   shift(): Waiting {
     const item = this.#items[this.#head++]
     if (this.#head > 64 && this.#head * 2 > this.#items.length) {
@@ -68,11 +68,11 @@ class Queue {
   }
 }
 
-/** Counts sampled tokens, and the time in which at least one rollout was being sampled. */
+/** Counts sampled tokens and the time during which at least one rollout is being sampled. */
 export class Meter {
   #active = 0
   #since = 0
-  /** When the counting began: at the last `take`. */
+  /** When counting began: at the last `take`. */
   #begin = performance.now()
   #seconds = 0
   #tokens = 0
@@ -89,12 +89,12 @@ export class Meter {
     this.#tokens += tokens
   }
 
-  /** Seconds since the last `take` in which nothing was being sampled. */
+  /** Seconds since the last `take` during which nothing was being sampled. */
   get idle(): number {
     return Math.max(0, (performance.now() - this.#begin) / 1000 - this.#busy)
   }
 
-  /** What was counted since the last call. */
+  /** Returns what was counted since the last call, and starts again from 0. */
   take(): { seconds: number; tokens: number } {
     const seconds = this.#busy
     const tokens = this.#tokens

@@ -1,15 +1,15 @@
 /**
- * Spare groups replace those that a step cannot train on (DAPO's dynamic sampling, arXiv 2503.14476), so that batches keep their size: as soon
- * as a group is turned down by a filter, or has fewer than two rollouts that did not fail, another task is played, until the step has used up
- * its spares (`oversampling_factor`). How many are played depends on the rollouts alone, and which tasks they are on the seed and the step, but
- * never on which group ends first. Where rows are not shuffled they are the rows that come next, which their own step plays again: others would
- * not be as easy or hard as the step's own.
+ * Spare groups keep batches full by replacing groups that cannot be trained on (DAPO's dynamic sampling, arXiv 2503.14476). As soon as a filter
+ * rejects a group, or fewer than two of its rollouts succeed, another task is played, until the step's spares (`oversampling_factor`) are used up.
+ * How many spares are played depends only on the rollouts. Which tasks they are depends only on the seed and the step, never on which group ends
+ * first. If rows are not shuffled, spares are the next rows in order, which the next step then plays again: rows from elsewhere might be easier or
+ * harder than the step's own.
  */
 import { hashSeed } from '../common/random.ts'
 import { TaskOrder, type RunEnvironment, type Task } from './tasks.ts'
 
 export class Spares {
-  /** Groups of a step that may be replaced. */
+  /** The most groups of a step that are replaced. */
   readonly most: number
   readonly #tasks: TaskOrder
   readonly #shuffle: boolean
@@ -17,11 +17,14 @@ export class Spares {
   constructor(environments: readonly RunEnvironment[], seed: number, most = 0, { shuffle = true }: { shuffle?: boolean } = {}) {
     this.most = most
     this.#shuffle = shuffle
-    // An order of their own, so that a step's position in the data does not depend on how many spares earlier steps played.
+    // A separate order: a step's position in the data must not depend on how many spares earlier steps played.
     this.#tasks = new TaskOrder(environments, shuffle ? hashSeed(seed, 'spares') : seed, { shuffle })
   }
 
-  /** The step's next spare task with each call, and its number; undefined when they are used up. @param next position of the task after the step's own */
+  /**
+   * Returns a function that gives the step's next spare task and its number, or undefined when they are used up. @param next position of the first
+   * task after the step's own
+   */
   of(step: number, next: number): () => { task: Task; number: number } | undefined {
     const first = this.#shuffle ? (step - 1) * this.most : next
     let used = 0

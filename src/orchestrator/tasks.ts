@@ -1,17 +1,17 @@
-/** Which task comes when: a mixture of environments, in an order that depends on the seed and the position alone. */
+/** The order of tasks: a mixture of environments that depends only on the seed and the position. */
 import { EpochOrder, hashSeed, Random } from '../common/random.ts'
 import type { EnvMember, Row } from '../environments/index.ts'
 
-/** An environment in a run, under the name that metrics use. Of weight 0: one that is only evaluated. */
+/** An environment of a run, under the name that metrics use. Weight 0 means that it is only evaluated. */
 export type RunEnvironment = EnvMember
 
 export const isTrained = ({ weight }: RunEnvironment): boolean => weight > 0
 
-/** The rows that an evaluation plays: the held-out ones; all of them where none is held out and none is trained on. */
+/** The rows to evaluate: the evaluation dataset. If that is empty and the environment is not trained on, all rows of its dataset. */
 export const evaluatedRows = (source: RunEnvironment): readonly Row[] =>
   source.env.evalDataset.length > 0 || isTrained(source) ? source.env.evalDataset : source.env.dataset
 
-/** Flattens environment groups: each member stands for itself, with its part of the group's weight. */
+/** Flattens environment groups: each member becomes an environment of its own, with its share of the group's weight. */
 export function membersOf(source: RunEnvironment): RunEnvironment[] {
   const { members } = source.env
   if (!members) return [source]
@@ -27,19 +27,19 @@ export interface Task {
 }
 
 /**
- * The endless sequence of tasks. Position p takes an environment by weight (a hash of seed and p) and that environment's next row, so a
- * run resumes from its position alone.
+ * The endless sequence of tasks. Each position draws an environment by weight (from a hash of seed and position) and takes that environment's next
+ * row. A run can therefore resume from its position alone.
  */
 export class TaskOrder {
   readonly #sources: { source: RunEnvironment; order: EpochOrder }[]
   readonly #seed: number
-  /** For each position that was asked for so far: the source that it falls to, and the position within that source. */
+  /** For each position requested so far: the index of its environment, and its position within that environment. */
   readonly #place: { index: number; at: number }[] = []
   readonly #taken: number[]
 
-  /** @param options `shuffle` false: each environment's rows in their order. Which environment comes when is drawn all the same. */
+  /** @param options `shuffle` false keeps each environment's rows in order; which environment comes next is still random */
   constructor(sources: readonly RunEnvironment[], seed: number, options: { shuffle?: boolean } = {}) {
-    // Only those, so that an environment that is only evaluated changes nothing of what is trained on.
+    // Environments that are only evaluated are left out, so that adding one does not change the training data.
     this.#sources = sources
       .filter(isTrained)
       .map((source, i) => ({ source, order: new EpochOrder(source.env.dataset.length, hashSeed(seed, i), options) }))

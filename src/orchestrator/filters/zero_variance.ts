@@ -1,4 +1,4 @@
-/** Drops groups whose rewards are all equal: every advantage would be 0. Differences below 1e-6 are rounding of equal sums, no signal. */
+/** Rejects groups whose rewards are all equal, as every advantage would be 0. Differences up to 1e-6 count as rounding errors. */
 import type { Group } from '../types.ts'
 
 export default function zeroVariance(group: Group): boolean {
