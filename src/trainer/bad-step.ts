@@ -1,4 +1,4 @@
-/** What is left of a step that was not finite, for whoever looks into it: its batch, in the format that `score` and `grad` take. */
+/** Saves the batch of a step that was not finite, in the format that `score` and `grad` read, with a note for whoever investigates it. */
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { CLI } from '../common/commands.ts'
@@ -9,22 +9,27 @@ import { counted } from '../monitor/format.ts'
 import type { SampleResult } from './gradients.ts'
 import { klTerm } from './losses/kl.ts'
 
-/** Training has diverged (NaN or infinity), which the config or the rewards must mend. The weights are still those of the last good step, and can be saved. */
+/**
+ * Training has diverged (NaN or infinity); the config or the rewards have to change. The weights are those of the last good step and can be saved.
+ */
 export class NotFiniteError extends UserError {
   override name = 'NotFiniteError'
 }
 
-/** What was not finite, at which of a step's updates (from 0), and the log-probabilities of the batch's samples. */
+/** What was not finite, in which of the step's updates (from 0), and the log-probabilities of the batch's samples. */
 export interface BadUpdate {
   what: string
   index: number
   samples: readonly SampleResult[]
 }
 
-/** Most sequences that a note names. */
+/** The most sequences that a note names. */
 const MOST_NAMED = 10
 
-/** Writes `<run>/nan_step_N/batch.json` and note.txt, once the disk has room; the folder. `warn` is told of the step, and of a wait. */
+/**
+ * Writes `<run>/nan_step_N/batch.json` and note.txt, waiting for room if the disk is full. `warn` is told of the step and of any wait. @returns the
+ * folder
+ */
 export async function writeBadStep(
   runFolder: string,
   batch: TrainingBatch,
@@ -45,8 +50,8 @@ export async function writeBadStep(
 }
 
 /**
- * The sequences with values that are not finite in the forward pass, each with its first such token. Forward, sequences do not affect each other; their
- * gradients add up, so one of them spoils the whole gradient.
+ * Describes the sequences that have values that are not finite in the forward pass, each with its first such token. Sequences do not affect each
+ * other in the forward pass; gradients are summed, so one bad sequence spoils them all.
  */
 function faultsOf({ samples }: TrainingBatch, results: readonly SampleResult[]): string[] {
   return samples.flatMap(({ lossMask, advantages, inferenceLogprobs, refLogprobs, rollout }, i) => {
@@ -70,7 +75,7 @@ function write(dir: string, batch: TrainingBatch, { what, index }: BadUpdate, fa
   const rows = batch.samples.map(({ ids, lossMask, inferenceLogprobs, advantages, refLogprobs }) => ({
     input_ids: [...ids],
     loss_mask: [...lossMask],
-    // JSON has no NaN or infinity; the note counts such values.
+    // JSON has no NaN or infinity. The note says how many there were.
     inference_logprobs: [...inferenceLogprobs].map(orZero),
     advantages: [...advantages].map(orZero),
     ...(refLogprobs && { ref_logprobs: [...refLogprobs].map(orZero) }),

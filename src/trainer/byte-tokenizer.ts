@@ -1,9 +1,9 @@
-/** A tokenizer for models made from nothing: one token a UTF-8 byte, and one token for each role and end of a chat. */
+/** A tokenizer for models trained from scratch: one token for each UTF-8 byte, plus tokens for padding, the chat roles and the end of a message. */
 import { byteOfSign } from '../model/token-bytes.ts'
 import { bpeModel } from '../model/tokenizer-form.ts'
 import { makeTokenizer, type Tokenizer } from '../model/tokenizer.ts'
 
-/** Ids 256 and on. A whole chat costs two tokens a message beside its text. */
+/** Ids from 256 on. A chat message costs two of these tokens, besides its text. */
 const SPECIAL = ['<|pad|>', '<|end|>', '<|system|>', '<|user|>', '<|assistant|>', '<|tool|>']
 const ids = (token: string): number => 256 + SPECIAL.indexOf(token)
 
@@ -15,7 +15,7 @@ const chatTemplate =
   "{% for message in messages %}{{ '<|' + message.role + '|>' + message.content + '<|end|>' }}{% endfor %}" +
   "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 
-/** In the form of Hugging Face's files: byte-level BPE without merges. Id b is byte b. */
+/** Makes the tokenizer in the format of Hugging Face's files: byte-level BPE without merges. Id b is byte b. */
 export function byteTokenizer(maxLength: number): Tokenizer {
   const byteLevel = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: false }
   const flags = { single_word: false, lstrip: false, rstrip: false, normalized: false, special: true }

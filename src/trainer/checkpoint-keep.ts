@@ -1,6 +1,6 @@
 /**
- * Which checkpoints stay: the newest ones, those of every so many steps, and the one with the best value of a metric, which `checkpoints/best` points
- * at. What the best value is stands in state.json of every checkpoint, so that it survives a resume.
+ * Which checkpoints are kept: the newest ones, those at a fixed interval of steps, and the one with the best value of a metric, to which
+ * `checkpoints/best` points. The best value so far is in every checkpoint's state.json, so it survives a resume.
  */
 import { readdirSync, rmSync, statSync } from 'node:fs'
 import { join } from 'node:path'
@@ -9,11 +9,11 @@ import type { Metrics } from '../common/types.ts'
 import { pointAt } from '../monitor/run-folder.ts'
 
 export interface KeepRules {
-  /** Number of newest checkpoints to keep. */
+  /** How many of the newest checkpoints to keep. */
   last: number
-  /** Keep checkpoints of steps that are multiples of it. */
+  /** Keep checkpoints of steps that are multiples of this. */
   interval?: number
-  /** Keep the checkpoint with the highest value of this metric; with '-' before it the lowest. */
+  /** Keep the checkpoint with the highest value of this metric, or the lowest if '-' precedes the name. */
   best?: string
 }
 
@@ -25,10 +25,10 @@ export interface Best {
   step: number
 }
 
-/** The name of the pointer beside the steps. */
+/** Name of the pointer beside the step folders. */
 const BEST = 'best'
 
-/** The best step after one whose row of metrics is `row`; unchanged where that row has no such value, or none that is better. */
+/** The best step after a step with metrics `row`. Unchanged if the row lacks the metric or has no better value. */
 export function bestAfter(
   step: number,
   row: Metrics | undefined,
@@ -44,20 +44,20 @@ export function bestAfter(
   return better ? { metric, value, step } : known
 }
 
-/** The steps whose checkpoint no rule keeps, ascending. @param steps those with a whole checkpoint */
+/** The steps whose checkpoints no rule keeps, ascending. @param steps those with a complete checkpoint */
 export function stepsToDelete(steps: readonly number[], { last, interval }: KeepRules, best: Best | undefined): number[] {
   const ascending = steps.toSorted((a, b) => a - b)
   return ascending.slice(0, -last).filter((step) => step !== best?.step && !(interval && step % interval === 0))
 }
 
-/** Makes `<root>/best` point at the best step's folder; takes it away where there is none. */
+/** Makes `<root>/best` point to the best step's folder, or removes it if there is none. */
 export function pointAtBest(root: string, best: Best | undefined): void {
   const link = join(root, BEST)
   if (best && statSync(join(root, `step_${best.step}`), { throwIfNoEntry: false })) pointAt(link, `step_${best.step}`)
   else rmSync(link, { force: true })
 }
 
-/** Out of the way under another name first: a process that is killed in between leaves no folder that looks like a damaged checkpoint. */
+/** Removes a folder, after renaming it: if the process is killed in between, no folder is left that looks like a damaged checkpoint. */
 export function removeFolder(dir: string): void {
   const aside = `${dir}.gone-${process.pid}`
   moveToSync(dir, aside)
@@ -65,7 +65,7 @@ export function removeFolder(dir: string): void {
 }
 
 /**
- * Removes what a process that was killed while it saved left behind, and brings back the folder that it was about to replace. The run's lock says that
+ * Removes what a process left that was killed while saving, and restores the folder that it was about to replace. The run's lock guarantees that
  * nobody else is saving.
  */
 export function clearLeftovers(root: string): void {
@@ -79,9 +79,10 @@ export function clearLeftovers(root: string): void {
 }
 
 /**
- * Removes what a rewind set aside (`step_N.superseded`) once the run has saved step N, or a later one, again: until then it is the furthest that the run
- * ever came, and a user who went back by mistake gets it back by renaming it. No sampler reads one (the engine has the weights, a vLLM server gets copies).
- * @param reached the newest step with a whole checkpoint
+ * Removes the checkpoints that a rewind set aside (`step_N.superseded`) once the run has saved step N or a later one again. Until then they are the
+ * furthest that the run ever came, and a user who went back by mistake can rename them back. No sampler reads them (the engine shares the trainer's
+ * weights, a vLLM server gets copies).
+ * @param reached the newest step with a complete checkpoint
  */
 export function clearSuperseded(root: string, reached: number): void {
   for (const name of statSync(root, { throwIfNoEntry: false }) ? readdirSync(root) : []) {

@@ -1,7 +1,7 @@
 /**
- * `crc32.json`: a checksum of each file of a checkpoint, made when it is written. A fault of the disk, a copy or an editor may change bytes and keep the size:
- * a run would go on with other weights or moments without a word. CRC-32, since it is there to find accidents and takes a
- * third of a second for a GB (SHA-256 five times that).
+ * `crc32.json`: a checksum of each file of a checkpoint, computed when it is written. A fault of the disk, a copy or an editor may change bytes but
+ * not the size, and a run would silently continue with other weights or moments. CRC-32 is enough to find accidents, and takes a third of a second
+ * per GB (a fifth of SHA-256).
  */
 import { createReadStream, existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -11,14 +11,14 @@ import { jsonText, writeWhole } from '../model/files.ts'
 
 const SUMS = 'crc32.json'
 
-/** Writes the sums of files in a folder. */
+/** Writes the checksums of a folder's files. */
 export async function writeSums(dir: string, names: readonly string[]): Promise<void> {
   const sums: Record<string, string> = {}
   for (const name of names) sums[name] = await sumOf(join(dir, name))
   await writeWhole(join(dir, SUMS), [jsonText(sums)])
 }
 
-/** Names a file whose bytes have changed; undefined where none has, and for older checkpoints without sums. Reads all files. */
+/** Says which file's bytes have changed; undefined if none have, and for older checkpoints without checksums. Reads all files. */
 export async function changedBecause(dir: string): Promise<string | undefined> {
   if (!existsSync(join(dir, SUMS))) return undefined
   let sums: Record<string, string>

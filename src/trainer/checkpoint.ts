@@ -1,17 +1,18 @@
 /**
- * Checkpoints: everything that the rest of a run follows from, so that a resumed run gives the numbers of one that was never stopped.
+ * Checkpoints hold everything that the rest of a run depends on, so that a resumed run gives the numbers of an uninterrupted one.
  *
  *   checkpoints/step_N/
- *     adapter_model.safetensors, adapter_config.json   the adapter as PEFT has it; or, of full training, a Hugging Face folder
- *     optimizer.safetensors                            both moments of each parameter, float32 or 8-bit codes with their scales (`.absmax`);
- *                                                      of full training its float32 value too
+ *     adapter_model.safetensors, adapter_config.json   the adapter in PEFT's format; in full training a Hugging Face model folder
+ *     optimizer.safetensors                            both moments of each parameter: float32, or 8-bit codes with their scales (`.absmax`);
+ *                                                      in full training also its float32 value
  *     state.json                                       step, counters, and what the caller adds (its position in the data)
- *     reference/                                       of a reference model that was moved on: its weights (reference-sync.ts)
- *     crc32.json                                       a sum of each of these files (checkpoint-sums.ts)
+ *     reference/                                       the weights of a reference model that was updated (reference-sync.ts)
+ *     crc32.json                                       a checksum of each of these files (checkpoint-sums.ts)
  *     STABLE                                           written last: the files and their sizes
  *
- * A folder is written aside, synced and renamed; one without STABLE, or with a file of another size or of other bytes at its beginning, does not count.
- * What is loaded is read to its end first, and does not count where a sum is another one.
+ * A folder is written under a temporary name, synced and renamed. It does not count as a checkpoint if STABLE is missing, or if a file has another
+ * size or does not begin as its format must. Before a checkpoint is loaded its files are read completely, and it does not count if a checksum
+ * differs.
  */
 import { closeSync, openSync, readdirSync, readFileSync, readSync, statSync } from 'node:fs'
 import { basename, join } from 'node:path'
@@ -40,40 +41,41 @@ import { changedBecause, writeSums } from './checkpoint-sums.ts'
 import { MOMENTS, type MomentData } from './optimizer.ts'
 import type { Trainer } from './trainer.ts'
 
-/** 2 added `best`, and `tasks_done` among the caller's; 1 is read as it is. */
+/** Format 2 added `best`, and the caller's `tasks_done`. Format 1 can be read as it is. */
 const FORMAT = 2
 const MARKER = 'STABLE'
 
-/** The configs that a weights folder holds beside the weights. */
+/** The configs that a folder of weights contains besides the weights. */
 export interface WeightsAbout {
-  /** The adapter's config; absent for full training. */
+  /** The adapter's config; absent in full training. */
   lora?: LoraConfig
-  /** config.json and generation_config.json of the model, for full training. */
+  /** The model's config.json and generation_config.json, for full training. */
   rawConfig: Record<string, unknown>
   rawGenerationConfig?: Record<string, unknown> | null
-  /** The dtype of a tensor in the model's files ("F32"), where they say one. */
+  /** The dtype of a tensor in the model's files (such as "F32"), if they specify one. */
   dtypeOf?: (name: string) => string | undefined
   tokenizer?: Tokenizer | null
 }
 
-/** state.json. */
+/** The contents of state.json. */
 export interface CheckpointState {
   format: number
   step: number
-  /** The model's name, for the sentence that refuses another one. */
+  /** The model's name, for the error message if another model is to be resumed. */
   model: string
   trains: 'adapter' | 'all weights'
   optimizer_steps: number
   bad_steps: number
-  /** The best step up to this one, where the run keeps it. */
+  /** The best step up to this one, if the run keeps the best checkpoint. */
   best?: Best
-  /** The caller's: where it is in its data, from which its random draws follow. */
+  /** The caller's own state: its position in the data, which also determines its random draws. */
   extra: Record<string, unknown>
 }
 
 /**
- * Writes what is trained into a folder that is there: a PEFT adapter, or the whole model.
- * @param dtype of all tensors. Default: that which each matrix runs in; what is no matrix stays in float32 where it came so (A_log of Qwen3.5)
+ * Writes what is trained into an existing folder: a PEFT adapter, or the whole model.
+ * @param dtype for all tensors. Default: for matrices the dtype in which they run; other tensors stay float32 if they were so in the model's files
+ *   (A_log of Qwen3.5)
  */
 export async function writeWeights(dir: string, decoder: Decoder, about: WeightsAbout, dtype?: 'bf16'): Promise<void> {
   const { lora, tokenizer } = about
@@ -88,7 +90,7 @@ export async function writeWeights(dir: string, decoder: Decoder, about: Weights
   await writeModelFiles(dir, { ...about, tensors })
 }
 
-/** Every weight of full training, read only when it is written, in the dtype that `dtypeOf` gives for its name. */
+/** All weights of full training, in the dtype that `dtypeOf` gives for a name. Each is read from the GPU only when it is written. */
 export function weightTensors({ store }: Decoder, dtypeOf: (name: string) => TensorMaker['dtype']): TensorMaker[] {
   return store!.parameters.map((parameter) => ({
     name: parameter.name,
@@ -99,8 +101,8 @@ export function weightTensors({ store }: Decoder, dtypeOf: (name: string) => Ten
 }
 
 /**
- * Writes `<root>/step_N/` for the trainer's step, points `best` at the best one, and deletes the whole ones that no rule keeps.
- * @returns its path
+ * Writes `<root>/step_N/` for the trainer's current step, points `best` to the best step, and deletes complete checkpoints that no rule keeps.
+ * @returns the path of the folder
  */
 export async function saveCheckpoint(
   root: string,
@@ -110,7 +112,7 @@ export async function saveCheckpoint(
     keep: KeepRules
     best?: Best
     extra?: Record<string, unknown>
-    /** Puts more into the folder before it is whole. */
+    /** Adds more files to the folder before it is complete. */
     fill?: (aside: string) => void
   },
 ): Promise<string> {
@@ -147,8 +149,8 @@ function sizesIn(dir: string): Record<string, number> {
 }
 
 /**
- * Points `best` at the best step, deletes the whole checkpoints that no rule keeps, those that were set aside and made again, and what a process left
- * that was killed while it saved. After each save, and when a run goes on, which may have been killed in the midst of this.
+ * Points `best` to the best step, and deletes complete checkpoints that no rule keeps, those that were set aside and saved again, and leftovers of a
+ * process that was killed while saving. Called after each save, and when a run resumes, as the last one may have been killed in the middle of this.
  */
 export function tidyCheckpoints(root: string, rules: KeepRules, best: Best | undefined): void {
   clearLeftovers(root)
@@ -158,7 +160,7 @@ export function tidyCheckpoints(root: string, rules: KeepRules, best: Best | und
   clearSuperseded(root, whole.at(-1) ?? -1)
 }
 
-/** Each parameter's moments, and its float32 value where the weights folder holds a rounded one. Read only when they are written. */
+/** Each parameter's moments, and its float32 value if the folder of weights contains a rounded one. Read from the GPU only when written. */
 function optimizerTensors({ decoder, optimizer }: Trainer, withValues: boolean): Map<string, TensorToWrite> {
   const tensors = new Map<string, TensorToWrite>()
   const store = decoder.store!
@@ -181,7 +183,7 @@ function optimizerTensors({ decoder, optimizer }: Trainer, withValues: boolean):
   return tensors
 }
 
-/** A moment as the file holds it. */
+/** Reads a moment in the format that the file has. */
 async function readMoment(source: SafetensorsSource, name: string): Promise<MomentData> {
   if (!source.has(`${name}.absmax`)) return (await source.readFloat32(name)).data
   const [codes, scales] = [await source.readRaw(name), await source.readFloat32(`${name}.absmax`)]
@@ -189,10 +191,9 @@ async function readMoment(source: SafetensorsSource, name: string): Promise<Mome
 }
 
 /**
- * Brings a trainer to where a checkpoint was written: weights, moments, step. A change of `optim` in between is no reason to refuse: float32
- * moments become codes, codes become float32.
- * @param intact its bytes were compared already
- * @throws UserError for a folder that is no whole checkpoint, or one of another model, rank or kind of training
+ * Restores a trainer from a checkpoint: weights, moments, step. If `optim` has changed, float32 moments are converted to 8-bit codes or back.
+ * @param intact whether its checksums were verified already
+ * @throws UserError if the folder is no complete checkpoint, or one of another model, rank or kind of training
  */
 export async function loadCheckpoint(
   dir: string,
@@ -219,7 +220,7 @@ export async function loadCheckpoint(
   const source = await openSafetensors(join(dir, 'optimizer.safetensors'))
   try {
     const store = decoder.store!
-    // Everything is compared before anything is written.
+    // Compare everything before writing anything.
     for (const { name, shape } of store.parameters) {
       if (!source.has(`${name}.exp_avg`)) throw refuse(`does not train ${name}, and this run does`, modules)
       const found = source.shape(`${name}.exp_avg`)
@@ -251,10 +252,10 @@ export async function loadCheckpoint(
   return state
 }
 
-/** Makes the refusal of a checkpoint from what it is and the config key in which this run differs. */
+/** Makes the error for a checkpoint from how it differs, and the config key to set. */
 type Refuse = (what: string, key: string) => UserError
 
-/** The adapter's factors under the names that parameters have. */
+/** The adapter's factors, under the parameters' names. */
 async function adapterValues(dir: string, lora: LoraConfig, refuse: Refuse): Promise<Map<string, Float32Array>> {
   const { config, tensors } = await readAdapter(dir)
   if (config.useRslora !== lora.useRslora)
@@ -285,7 +286,7 @@ interface Newest {
   broken: string[]
 }
 
-/** The newest whole checkpoint of a run, of the steps before `end`. */
+/** Finds the newest complete checkpoint of a run among the steps before `end`. */
 export function newestCheckpoint(root: string, end = Infinity): Newest {
   const broken: string[] = []
   const before = stepFolders(root).filter((step) => step < end)
@@ -298,7 +299,7 @@ export function newestCheckpoint(root: string, end = Infinity): Newest {
   return { broken }
 }
 
-/** The newest whose files have the bytes that were written, too. */
+/** Finds the newest complete checkpoint whose checksums match. */
 export async function newestIntact(root: string): Promise<Newest> {
   const broken: string[] = []
   for (let end = Infinity; ;) {
@@ -311,7 +312,7 @@ export async function newestIntact(root: string): Promise<Newest> {
   }
 }
 
-/** Why a folder is no whole checkpoint; undefined for one that is. */
+/** Why a folder is no complete checkpoint; undefined if it is one. */
 export function brokenBecause(dir: string): string | undefined {
   let sizes: Record<string, number>
   try {
@@ -329,12 +330,14 @@ export function brokenBecause(dir: string): string | undefined {
   return undefined
 }
 
-/** Why a folder is no checkpoint to load: `brokenBecause`, or other bytes than were written. Reads all files. */
+/** Why a checkpoint cannot be loaded: `brokenBecause`, or a checksum that differs. Reads all files. Undefined if it can. */
 export async function damagedBecause(dir: string): Promise<string | undefined> {
   return brokenBecause(dir) ?? (await changedBecause(dir))
 }
 
-/** Whether a file begins as JSON or safetensors must. A damaged disk may return a file in its full size but as zeros, or as the bytes of another. */
+/**
+ * Whether a file begins as JSON or safetensors must. A damaged disk may return a file of the right size filled with zeros or another file's bytes.
+ */
 function beginsWell(file: string): boolean {
   const tensors = file.endsWith('.safetensors')
   if (!tensors && !['state.json', 'adapter_config.json'].includes(basename(file))) return true

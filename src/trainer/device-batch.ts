@@ -1,4 +1,4 @@
-/** A packed micro-batch on the GPU, and the forward pass to its log-probabilities. */
+/** A packed micro-batch on the GPU, and the forward pass from it to log-probabilities. */
 import { logprobHead, type ChunkLoss, type HeadOutput } from '../autograd/ops/head.ts'
 import { rmsNorm } from '../autograd/ops/norm.ts'
 import { gather } from '../autograd/ops/rows.ts'
@@ -10,19 +10,19 @@ import type { RowLists } from '../kernels/rows/rows.ts'
 import { decoderHidden, type Checkpointing, type Decoder, type RowBatch } from '../model/decoder.ts'
 import { listsByKey, type listsByToken, type PackedBatch } from '../model/packed.ts'
 
-/** Sizes of a batch: numbers, or in a plan open counts. */
+/** Sizes of a batch: numbers, or open counts in a plan. */
 export interface BatchCounts {
   rows: Count
   /** Scored tokens. */
   scored: Count
-  /** Distinct tokens among the rows; needed where the embedding is trained. */
+  /** Distinct tokens among the rows. Needed if the embedding is trained. */
   tokens?: Count
 }
 
-/** Room for a packed batch. What lies behind its counts is never read. */
+/** Buffers for a packed batch. Values beyond its counts are never read. */
 export interface DeviceBatch {
   rows: RowBatch
-  /** Scored tokens, their hidden rows and targets. */
+  /** Scored tokens: how many, the hidden row that predicts each, and their ids. */
   count: Count
   hiddenRow: GpuBuffer
   targets: GpuBuffer
@@ -31,7 +31,7 @@ export interface DeviceBatch {
   release(): void
 }
 
-/** Makes room for `counts`. */
+/** Allocates buffers for `counts`. */
 export function makeBatch(gpu: Gpu, counts: BatchCounts, dropoutSeed?: Count): DeviceBatch {
   const buffers: GpuBuffer[] = []
   const room = (values: number, label: string): GpuBuffer => {
@@ -68,7 +68,7 @@ export function makeBatch(gpu: Gpu, counts: BatchCounts, dropoutSeed?: Count): D
   }
 }
 
-/** Puts a packed batch, which fits, into its room; `byToken` where the embedding is trained. */
+/** Writes a packed batch, which must fit, to its buffers. `byToken` is needed if the embedding is trained. */
 export function writeBatch(gpu: Gpu, batch: DeviceBatch, packed: PackedBatch, byToken?: ReturnType<typeof listsByToken>): void {
   const { rows, scoredByRow } = batch
   const byRow = listsByKey(packed.hiddenRow, packed.rows)
@@ -87,14 +87,16 @@ export function writeBatch(gpu: Gpu, batch: DeviceBatch, packed: PackedBatch, by
   rows.positions = positionsOf(packed)
 }
 
-/** One more than the largest position of a batch's rows. */
+/** The number of positions of a batch: its largest position plus 1. */
 export function positionsOf(packed: PackedBatch): number {
   let positions = 1
   for (let r = 0; r < packed.rows; r++) positions = Math.max(positions, packed.info[4 * r + 3] + 1)
   return positions
 }
 
-/** Log-probabilities and entropies of the scored tokens of a batch at `temperature`. Only their rows pass the last norm and the head. */
+/**
+ * Log-probabilities and entropies of a batch's scored tokens at `temperature`. Only the rows that predict them go through the last norm and the head.
+ */
 export function forwardLogprobs(
   tape: Tape,
   decoder: Decoder,

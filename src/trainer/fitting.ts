@@ -1,4 +1,4 @@
-/** Micro-batches of the size that was asked for, or, once the GPU's memory did not hold them, smaller ones with the same gradient. */
+/** Micro-batches of the configured size, or smaller ones with the same gradient once they do not fit into the GPU's memory. */
 import { UserError } from '../common/errors.ts'
 import type { TrainingBatch, TrainingSample } from '../common/types.ts'
 import { GpuMemoryError } from '../gpu/errors.ts'
@@ -6,16 +6,16 @@ import type { Decoder } from '../model/decoder.ts'
 import { microBatches, rowsOfGroup, sharesPrompts } from '../model/packed.ts'
 import { MicroBatchRunner, type RunnerOptions } from './micro-batch.ts'
 
-/** Fewest rows that a micro-batch has room for. */
+/** The fewest rows for which a micro-batch has buffers. */
 const LEAST_ROWS = 64
 
 export class Fitting {
   readonly #decoder: Decoder
   readonly #options: Omit<RunnerOptions, 'rowsAtMost'>
-  /** Rows of a micro-batch at most. */
+  /** The most rows in a micro-batch. */
   #tokens: number
   #running = false
-  /** Between two steps the plans may be released, to give the engine their memory; they are then recorded again. */
+  /** Between two steps the plans may be released to give the engine their memory. They are then recorded again. */
   readonly #relieve = (): void => {
     if (!this.#running) this.#runner.release()
   }
@@ -32,15 +32,15 @@ export class Fitting {
     decoder.gpu.pool.relief.add(this.#relieve)
   }
 
-  /** As the functions of gradients.ts take them. */
+  /** In the form of the options of gradients.ts. */
   get size(): { microBatchTokens: number; runner: MicroBatchRunner } {
     return { microBatchTokens: this.#tokens, runner: this.#runner }
   }
 
   /**
-   * Runs `work` with gradients that are 0, and again with smaller micro-batches as long as the memory does not hold them.
+   * Zeroes the gradients and runs `work`, again with smaller micro-batches as long as memory does not suffice.
    * @param warn told once what was changed
-   * @throws UserError where they are as small as they can be
+   * @throws UserError if micro-batches cannot get any smaller
    */
   async run<T>(batch: TrainingBatch, work: () => Promise<T>, warn?: (line: string) => void): Promise<T> {
     let changed: string | undefined
@@ -52,7 +52,7 @@ export class Fitting {
         if (changed) warn?.(changed)
         return result
       } catch (error) {
-        // An error that the device reported late has broken more than this step.
+        // An error that the device reported late has damaged more than this step.
         if (!(error instanceof GpuMemoryError) || this.#decoder.gpu.failure) throw error
         changed = this.#shrink(batch, error)
       } finally {
@@ -61,7 +61,7 @@ export class Fitting {
     }
   }
 
-  /** Limits micro-batches to so many rows from here on: a resumed run keeps the size that it had shrunk to. */
+  /** Limits micro-batches to this many rows from now on: a resumed run keeps the size to which it had shrunk. */
   shrinkTo(tokens: number): void {
     if (tokens >= this.#tokens) return
     this.#runner.release()
@@ -95,7 +95,9 @@ export class Fitting {
   }
 }
 
-/** Rows of the largest micro-batch, and whether smaller ones would need less: they have room for some rows, and for one sequence, at least. */
+/**
+ * Rows of the largest micro-batch, and whether smaller ones would need less memory. There is always room for LEAST_ROWS rows and for one sequence.
+ */
 function largestOf(samples: TrainingSample[], rowsAtMost: number, shared: boolean): { rows: number; divisible: boolean } {
   const batches = microBatches(samples, rowsAtMost, shared)
   const sizes = batches.map((groups) => groups.reduce((sum, group) => sum + rowsOfGroup(group, samples), 0))

@@ -1,6 +1,6 @@
 /**
- * Loss and gradients of a training batch, micro-batch by micro-batch. The loss divides by the tokens of the whole batch, so the gradient does
- * not change with the size of the micro-batches.
+ * Loss and gradients of a training batch, one micro-batch after another. The loss is divided by the number of loss tokens in the whole batch, so the
+ * gradient does not depend on the size of the micro-batches.
  */
 import type { TrainingBatch, TrainingSample } from '../common/types.ts'
 import type { Checkpointing, Decoder } from '../model/decoder.ts'
@@ -15,20 +15,20 @@ export interface GradientOptions extends AddedTerms {
   loss: Loss
   temperature: number
   checkpointing: Checkpointing
-  /** Rows of a micro-batch at most; one group that needs more gets a micro-batch of its own. */
+  /** The most rows in a micro-batch. A single group that needs more gets a micro-batch of its own. */
   microBatchTokens: number
-  /** Keeps what it recorded for the next step; without one, one is made for this call. */
+  /** Keeps its recorded commands for the next step. Default: a runner for this call only. */
   runner?: MicroBatchRunner
-  /** Seed of LoRA's dropout for this step; none without it. */
+  /** Seed of LoRA's dropout for this step. Default: no dropout. */
   dropoutSeed?: number
-  /** The samples' `refLogprobs` are computed with it first, where they have none. */
+  /** Computes the `refLogprobs` of samples that have none, before anything else. */
   reference?: Decoder
   progress?: (done: number, total: number) => void
-  /** Called with the inputs of a user's loss before it runs, for each micro-batch. */
+  /** Called for each micro-batch with the inputs of a custom loss, before the loss runs. */
   inspect?: (inputs: LossInputs[]) => void
 }
 
-/** Results for a sample of a batch; arrays are as long as the sample, 0 where nothing was scored. */
+/** Results for one sample. The arrays are as long as the sample, with 0 for tokens that were not scored. */
 export interface SampleResult {
   logprobs: Float32Array
   entropy: Float32Array
@@ -37,14 +37,14 @@ export interface SampleResult {
 export interface GradientResult {
   loss: number
   samples: SampleResult[]
-  /** Means of a custom loss's metrics over sequences. */
+  /** Means over sequences of a custom loss's metrics. */
   lossMetrics: Record<string, number>
   microBatches: number
-  /** Rows computed: prompt rows that are shared count once. */
+  /** Rows computed; shared prompt rows count once. */
   rows: number
 }
 
-/** Log-probabilities and entropies of every token but the first of each sample, at `temperature`; nothing is trained. */
+/** Computes log-probabilities and entropies at `temperature` of every token of each sample but the first, without gradients. */
 export async function scoreSamples(
   decoder: Decoder,
   samples: TrainingSample[],
@@ -63,8 +63,8 @@ export async function scoreSamples(
 }
 
 /**
- * Adds the gradients of `batch` to the decoder's parameter banks (which the caller zeroes).
- * @throws UserError where a custom loss returns something that is no gradient
+ * Adds the gradients of `batch` to the decoder's parameter banks, which the caller has zeroed. Returns loss and log-probabilities.
+ * @throws UserError if a custom loss throws or returns something invalid
  */
 export async function accumulateGradients(
   decoder: Decoder,
@@ -95,12 +95,12 @@ export async function accumulateGradients(
       const own = { ...work, dropoutSeed: dropoutSeed === undefined ? undefined : dropoutSeed + index }
       if (options.loss.kernel) {
         const numbers = runner.run(packed, own, lossData(batch, packed, beta))
-        // While one of the two is waited for, an error of the other must not count as one for which nobody waits.
+        // An error of one promise while the other is awaited must not count as an unhandled rejection.
         numbers.catch(() => {})
         await behind
         behind = collect(packed, numbers)
         behind.catch(() => {})
-        // A GPU gets the next micro-batch before it has ended this one; on a software adapter preparing it would take cores from the device.
+        // A GPU not shared with an engine gets its next micro-batch before this one ends. (On software adapters that would take CPU cores.)
         if (decoder.gpu.facts.software || decoder.gpu.share.engines > 0) await behind
       } else {
         await collect(packed, runner.run(packed, own))
@@ -117,7 +117,7 @@ export async function accumulateGradients(
   return { loss, samples: results, lossMetrics: meanOfEach(custom), microBatches: batches.length, rows }
 }
 
-/** With the caller's runner, or one for this call. */
+/** Calls `fn` with the caller's runner, or with one that lives for this call only. */
 async function withRunner(
   decoder: Decoder,
   options: { runner?: MicroBatchRunner; microBatchTokens: number; reference?: Decoder },
@@ -145,7 +145,7 @@ function keepResults(packed: PackedBatch, numbers: TokenResults, results: Sample
   }
 }
 
-/** Inputs of a built-in loss. Supervised training has no sampler: its ratio is clamped to 1, so any sampler's log-probability will do. */
+/** Inputs of a built-in loss. (Supervised training clamps every ratio to 1, so its inference log-probabilities have no effect.) */
 function lossData({ samples }: TrainingBatch, packed: PackedBatch, beta = 0): LossData {
   const values = (field: 'inferenceLogprobs' | 'advantages' | 'refLogprobs') =>
     Float32Array.from(packed.sample, (sample, i) => samples[sample][field]![packed.token[i]])
@@ -153,7 +153,7 @@ function lossData({ samples }: TrainingBatch, packed: PackedBatch, beta = 0): Lo
   return { inferenceLogprobs: values('inferenceLogprobs'), advantages: values('advantages'), refLogprobs }
 }
 
-/** Runs a loss of the user's on every sample of a micro-batch. */
+/** Runs a custom loss on every sample of a micro-batch. */
 function hostLoss(batch: TrainingBatch, packed: PackedBatch, results: SampleResult[], options: GradientOptions) {
   const inputs = new Map([...new Set(packed.sample)].map((index) => [index, lossInputs(batch, index, results[index])]))
   options.inspect?.([...inputs.values()])
@@ -162,7 +162,7 @@ function hostLoss(batch: TrainingBatch, packed: PackedBatch, results: SampleResu
   let total = 0
   for (const [index, input] of inputs) {
     const out = withKl(runHostLoss(options.loss, input), input, options.beta)
-    gradients.set(index, out.gradient.slice()) // a loss may fill one array for all sequences
+    gradients.set(index, out.gradient.slice()) // a loss may reuse one array for all sequences
     total += out.loss
     if (out.metrics) metrics.push(out.metrics)
   }

@@ -1,4 +1,4 @@
-/** The metrics of a step, computed in float64 on the host, under the names of src/monitor/metrics-table.ts. */
+/** The metrics of a training step, computed in float64 on the host. Their names are those of src/monitor/metrics-table.ts. */
 import type { Metrics, TrainingBatch } from '../common/types.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { GradientResult, SampleResult } from './gradients.ts'
@@ -7,8 +7,8 @@ import { klTerm } from './losses/kl.ts'
 import type { RatioBounds } from './losses/types.ts'
 
 /**
- * Entropy, metrics of the loss tokens' importance ratios, and the KL to a reference model, where there is one.
- * @param bounds of the built-in losses; without them there are no metrics of masked tokens
+ * Entropy, statistics of the loss tokens' importance ratios, and the KL to the reference model, if there is one.
+ * @param bounds those of a built-in loss; without them there are no metrics of masked tokens
  */
 export function policyMetrics(batch: TrainingBatch, results: readonly SampleResult[], bounds: RatioBounds | undefined): Metrics {
   let [entropy, kl, most, ratios, low, high, count, refKl] = [0, 0, 0, 0, 0, 0, 0, 0]
@@ -39,7 +39,7 @@ export function policyMetrics(batch: TrainingBatch, results: readonly SampleResu
   }
 }
 
-/** Metrics of one update by a batch; the trainer adds the gradient's norm and the time. */
+/** All metrics of one update. */
 export function updateMetrics(
   batch: TrainingBatch,
   result: GradientResult,
@@ -52,7 +52,7 @@ export function updateMetrics(
     ...Object.fromEntries(Object.entries(result.lossMetrics).map(([name, value]) => [lossKey(name), finite(value)])),
     'loss/mean': finite(result.loss),
     'entropy/all/mean': entropy,
-    // Supervised tokens were sampled by nobody.
+    // In supervised training no policy sampled the tokens, so ratios have no meaning.
     ...(loss === negativeLogLikelihood ? {} : ratios),
     'optim/grad_norm': finite(update.norm),
     'optim/lr': update.learningRate,
@@ -63,11 +63,15 @@ export function updateMetrics(
   }
 }
 
-/** Metrics that count at the first update (agreement with the sampler, before an update has moved the weights) and at the last (memory, learning rate). */
+/**
+ * Metrics taken from the first update (agreement with the sampler, before an update has moved the weights) or from the last (memory, learning rate).
+ */
 const OF_FIRST = /^mismatch_kl\//
 const OF_LAST = /^(?:optim\/lr|perf\/(?:peak_memory|buffers_made))$/
 
-/** A step's metrics from those of its updates: times are summed, other metrics averaged over the updates that have them; null where one is null. */
+/**
+ * Combines the metrics of a step's updates: times are summed, others averaged over the updates that have them. The result is null if any value is.
+ */
 export function ofAllUpdates(updates: readonly Metrics[]): Metrics {
   const [first, last] = [updates[0], updates.at(-1)!]
   if (updates.length === 1) return first
@@ -89,5 +93,5 @@ export function ofAllUpdates(updates: readonly Metrics[]): Metrics {
 /** null for NaN and infinity, which JSON cannot express. */
 export const finite = (value: number): number | null => (Number.isFinite(value) ? value : null)
 
-/** Where a custom loss's own metric goes; `loss/mean` is the loss itself. */
+/** The key of a custom loss's own metric. `loss/mean` is taken by the loss itself. */
 const lossKey = (name: string): string => `loss/${name === 'mean' ? 'mean_' : name}`

@@ -1,10 +1,12 @@
 /**
- * Micro-batches on the GPU. The commands of one are recorded for a capacity of rows and of scored tokens, and replayed with the real counts for every one
- * that fits: it then makes no buffer, bind group, pipeline or tensor, and is one submit and one read-back. A larger one has the plans recorded anew.
- * - What varies lies in buffers that stay (ids, targets, advantages), or is a count that the plan leaves open (rows, the loss's 1 / N, the dropout's seed).
- * - Scratch is shared by all plans of a runner, since they run one after the other.
- * - With a built-in loss, forward and backward are one plan; a loss on the host comes between two.
- * - `plans: false` runs the same tape eagerly in room made to measure: the slow, plain way that tests compare with.
+ * Micro-batches on the GPU. Commands are recorded once for a capacity (of rows and of scored tokens) and replayed with the real counts for every
+ * micro-batch that fits. A replay creates no buffer, bind group, pipeline or tensor, and is one submit and one read-back. For a larger micro-batch
+ * the plans are recorded anew.
+ * - What varies is stored in buffers that persist (ids, targets, advantages), or is a count that the plan leaves open (rows, the loss's 1 / N, the
+ *   dropout seed).
+ * - All plans of a runner share their scratch buffers, since they run one after another.
+ * - With a built-in loss, forward and backward are one plan. A loss on the host runs between two plans.
+ * - `plans: false` runs the same tape eagerly in buffers of the exact size: slow and simple, for tests to compare with.
  */
 import type { HeadOutput } from '../autograd/ops/head.ts'
 import { Tape } from '../autograd/tape.ts'
@@ -19,17 +21,20 @@ import { listsByToken, type PackedBatch } from '../model/packed.ts'
 import { forwardLogprobs, makeBatch, positionsOf, writeBatch, type BatchCounts, type DeviceBatch } from './device-batch.ts'
 import { runLossKernel, type Loss } from './losses/index.ts'
 
-/** What is added to any loss; both default to 0. */
+/** Terms that are added to any loss. Both default to 0. */
 export interface AddedTerms {
   /** Weight of the KL term (losses/kl.ts), which reads the samples' `refLogprobs`. */
   beta?: number
-  /** Weight of the entropy bonus: so much of the mean entropy over the loss tokens is taken from the loss. */
+  /** Weight of the entropy bonus: this times the mean entropy over the loss tokens is subtracted from the loss. */
   entropyCoef?: number
 }
 
-/** What is done with a micro-batch; a plan depends on all of it but the seed and the loss's N. */
+/** What to do with a micro-batch. A plan depends on all of it except the values of the dropout seed and of N. */
 export interface Work extends AddedTerms {
-  /** `score`: nothing is trained; `reference`: the same, by the reference model. `loss`: forward, a built-in loss and backward. `host`: forward; `backward` follows. */
+  /**
+   * `score`: forward only; `reference`: the same with the reference model. `loss`: forward, a built-in loss and backward. `host`: forward, for a call
+   * of `backward` later.
+   */
   kind: 'score' | 'reference' | 'loss' | 'host'
   temperature: number
   checkpointing: Checkpointing
@@ -37,33 +42,33 @@ export interface Work extends AddedTerms {
   loss?: Loss
   /** N of the loss. */
   lossTokens?: number
-  /** Of LoRA's dropout; none without it. */
+  /** Seed of LoRA's dropout. Default: no dropout. */
   dropoutSeed?: number
 }
 
-/** Inputs of a built-in loss for each scored token: the sampler's log-probability, the advantage, and for a KL term the reference model's log-probability. */
+/** Inputs of a built-in loss for each scored token. `refLogprobs` is needed for the KL term only. */
 export interface LossData {
   inferenceLogprobs: Float32Array
   advantages: Float32Array
   refLogprobs?: Float32Array
 }
 
-/** Results for each scored token; `losses` only for a built-in loss. */
+/** Results for each scored token. `losses` is empty except for a built-in loss. */
 export interface TokenResults {
   logprobs: Float32Array
   entropy: Float32Array
   losses: Float32Array
 }
 
-/** The sizes of a micro-batch on which its room depends. */
+/** The sizes of a micro-batch on which its buffers depend. */
 type Counted = Pick<PackedBatch, 'rows'> & { targets: { length: number } }
 
-/** Scored tokens begin at multiples of it in the results, so that a part of them can be bound. */
+/** Each kind of result starts at a multiple of this many values, so that it can be bound by itself. */
 const aligned = 64
 
-/** Buffers of a capacity. */
+/** The buffers for a capacity. */
 interface Room {
-  /** Whether counts are open. */
+  /** Whether counts are open, as in a plan. */
   open: boolean
   counts: BatchCounts
   batch: DeviceBatch
@@ -72,7 +77,7 @@ interface Room {
   advantages: GpuBuffer
   refLogprobs: GpuBuffer
   coefficient: GpuBuffer
-  /** Log-probabilities, entropies, losses: `stride` values each. */
+  /** Log-probabilities, entropies and losses: `stride` values each. */
   results: GpuBuffer
   stride: number
 }
@@ -85,10 +90,10 @@ interface Plans {
 }
 
 export interface RunnerOptions {
-  /** Rows of a micro-batch at most (a longer sequence is one of its own): capacities are powers of two below it. */
+  /** The most rows in a micro-batch (a longer sequence gets a micro-batch of its own). Capacities are powers of two up to it. */
   rowsAtMost: number
   plans?: boolean
-  /** What `reference` work runs: a model of any shape with the policy's tokens. */
+  /** The model for `reference` work. It may have any architecture, but must have the policy's tokens. */
   reference?: Decoder
 }
 
@@ -98,7 +103,7 @@ export class MicroBatchRunner {
   readonly #plans = new Map<Work['kind'], Plans>()
   readonly #arena: GpuBuffer[] = []
   #room: Room | undefined
-  /** The backward pass that a `host` run waits for. */
+  /** The backward pass that follows a `host` run. */
   #backward: (() => Promise<void> | void) | undefined
 
   constructor(decoder: Decoder, options: RunnerOptions) {
@@ -106,20 +111,20 @@ export class MicroBatchRunner {
     this.#options = options
   }
 
-  /** Makes room for the largest of several micro-batches at once, so that plans are recorded once for all of them. */
+  /** Allocates buffers for the largest of several micro-batches, so that plans are recorded once for all of them. */
   #reserve(batches: Counted[]): void {
     const { rows, scored, heldRows, heldScored } = this.#needs(batches)
     if (rows <= heldRows && scored <= heldScored) return
     this.release()
     const most = Math.max(heldRows, this.#capacity(rows))
-    // Tokens are seldom more than rows: only where many completions begin after one prompt's last row.
+    // There are more scored tokens than rows only if many completions start after the last row of one prompt.
     const tokens = Math.max(heldScored, most, scored > most ? this.#capacity(scored) : 0)
     this.#room = this.#makeRoom(Size.of('rows', most), Size.of('scored tokens', tokens), true)
   }
 
   /**
-   * The same, with the scratch that the plans for this work need, and waits until the device has said whether it has the memory.
-   * @throws GpuMemoryError; the runner then holds nothing, and smaller micro-batches may be tried
+   * Like `#reserve`, and also allocates the scratch of the plans for this work. Waits until the device has confirmed the allocations.
+   * @throws GpuMemoryError; the runner then holds nothing, and smaller micro-batches can be tried
    */
   async makeRoom(batches: PackedBatch[], work: Work): Promise<void> {
     // Without scored tokens there is nothing to run.
@@ -149,8 +154,9 @@ export class MicroBatchRunner {
   }
 
   /**
-   * Sends a micro-batch and reads its numbers back. The commands are out when this returns its promise: the next one may be sent before it settles
-   * (not before `backward`, where the loss is on the host; nor where an engine shares the device, since it is sent in sections then: gpu/share.ts).
+   * Submits a micro-batch and reads its results back. The commands are submitted when this returns, so the next micro-batch may be submitted before
+   * the promise settles. Exceptions: with a loss on the host, `backward` comes first; and if an engine shares the device, the commands go out in
+   * sections (gpu/share.ts), so the promise must settle first.
    */
   run(packed: PackedBatch, work: Work, data?: LossData): Promise<TokenResults> {
     const { gpu } = this.#decoder
@@ -200,7 +206,7 @@ export class MicroBatchRunner {
     })
   }
 
-  /** After a `host` run: the backward pass from dLoss/dlogprob of each scored token. */
+  /** After a `host` run: runs the backward pass. `coefficient`: dLoss/dlogprob of each scored token. */
   async backward(coefficient: Float32Array): Promise<void> {
     this.#decoder.gpu.write(this.#room!.coefficient, coefficient)
     await this.#backward!()
@@ -209,7 +215,7 @@ export class MicroBatchRunner {
     if (!this.#room!.open) this.#freeRoom()
   }
 
-  /** Gives everything back. The runner can be used again. */
+  /** Releases all buffers and plans. The runner can be used again. */
   release(): void {
     const { gpu } = this.#decoder
     gpu.flush()
@@ -218,7 +224,7 @@ export class MicroBatchRunner {
     this.#freeRoom()
   }
 
-  /** In one submit; section by section where an engine shares the device, which is then waited for. */
+  /** Submits a plan at once, or section by section if an engine shares the device; the promise then resolves when the last section is submitted. */
   #send(plan: Plan, values: Record<string, number>, rows: number): Promise<void> | undefined {
     const { gpu } = this.#decoder
     if (gpu.share.engines > 0 && plan.cuts.length > 0) return sendInSections(gpu, plan, values, rows)
@@ -226,7 +232,10 @@ export class MicroBatchRunner {
     return undefined
   }
 
-  /** A power of two from 64 on, but at most the rows of a micro-batch; for a sequence that is longer, an eighth of a power of two. */
+  /**
+   * The capacity for `count` rows: a power of two, at least 64 and at most the rows of a micro-batch. For longer sequences: rounded up to an eighth
+   * of a power of two.
+   */
   #capacity(count: number): number {
     const most = Math.ceil(this.#options.rowsAtMost / aligned) * aligned
     const up = (step: number): number => Math.ceil(count / step) * step
@@ -265,7 +274,7 @@ export class MicroBatchRunner {
     this.#room = undefined
   }
 
-  /** The plans of this kind of work: those there are, or where something in them has changed new ones. */
+  /** The plans for this kind of work: the recorded ones if they fit, otherwise new ones. */
   #plansFor(room: Room, work: Work): Plans {
     const { positions } = room.batch.rows
     const known = this.#known(work, positions)
@@ -284,7 +293,7 @@ export class MicroBatchRunner {
     return fits ? known : undefined
   }
 
-  /** What plans for this kind of work record. */
+  /** The functions that record the plans for this kind of work. */
   #passes(room: Room, work: Work): (() => void)[] {
     room.batch.rows.dropoutSeed = work.dropoutSeed === undefined ? undefined : Size.of('dropout seed')
     let open: { tape: Tape; out: HeadOutput } | undefined
@@ -306,7 +315,10 @@ export class MicroBatchRunner {
     this.#backward = open && (() => this.#goBack(room, open))
   }
 
-  /** The commands up to the results; with a built-in loss those of the backward pass too. For a loss on the host it returns the tape, which `backward` needs. */
+  /**
+   * Runs the forward pass up to the results, and with a built-in loss also the backward pass. For a loss on the host, returns the tape that
+   * `backward` needs.
+   */
   #forward(room: Room, work: Work): { tape: Tape; out: HeadOutput } | undefined {
     const { gpu } = this.#decoder
     const { counts, results, stride } = room

@@ -1,4 +1,7 @@
-/** A model from random weights, as transformers initialises one: matrices normal, gains 1, biases 0, decays of Gated DeltaNets from almost none to almost all. */
+/**
+ * Makes a model with random weights, initialised as in transformers: matrices normal, gains 1, biases 0, and the exp(A_log) of Gated DeltaNets
+ * uniform in [0.01, 16].
+ */
 import { hashSeed, Random } from '../common/random.ts'
 import { roundToBf16 } from '../model/bf16.ts'
 import { configToJson } from '../model/config.ts'
@@ -21,11 +24,11 @@ export interface NewModelOptions {
   rope_theta: number
   rms_norm_eps: number
   max_position_embeddings: number
-  /** Deviation of the matrices. */
+  /** Standard deviation of the matrices. */
   initializer_range: number
 }
 
-/** A model that is in no file yet, with its byte-level tokenizer. The same seed gives the same weights. */
+/** Makes a model that exists in no file yet, with its byte-level tokenizer. The same seed gives the same weights. */
 export function newModel(
   options: NewModelOptions,
   seed: number,
@@ -64,7 +67,7 @@ export function newModel(
   }
 }
 
-/** Every fourth layer attends, with a quarter of a head turned, as in Qwen3.5. */
+/** As in Qwen3.5: every fourth layer has full attention, which rotates a quarter of each head's channels. */
 function deltaNets({ num_hidden_layers: layers, num_attention_heads: heads, head_dim: size }: NewModelOptions): Qwen35Config {
   const deltaLayers = Array.from({ length: layers }, (_, layer) => layer).filter((layer) => layer % 4 !== 3)
   const rotaryDim = Math.max(2, 2 * Math.floor(size / 8))
@@ -76,7 +79,7 @@ function initial(name: string, shape: number[], deviation: number, seed: number,
   const random = new Random(hashSeed(seed, 'weights', name))
   if (name.endsWith('.A_log')) return data.map(() => Math.log(0.01 + 15.99 * random.next()))
   const isGain = shape.length === 1 && !name.endsWith('.bias')
-  // A norm that multiplies with 1 + its weight begins at 0.
+  // The weight of a norm that multiplies by 1 + weight starts at 0.
   if (isGain) return data.fill(config.normsFromOne && name.endsWith('norm.weight') && !name.includes(`.${DELTA_PART}.`) ? 0 : 1)
   if (shape.length === 1) return data
   return data.map(() => random.normal() * deviation)

@@ -1,7 +1,7 @@
 /**
- * AdamW over all trained parameters, with clipping by their global norm: torch.optim.AdamW and torch.nn.utils.clip_grad_norm_.
- * Nothing waits in the middle of a step: the norm, the factor that clips and whether the norm is finite stay in a buffer that the update reads,
- * and an update by a norm that is not finite leaves everything as it was. `settle` learns of it afterwards.
+ * AdamW over all trained parameters, with clipping by their global norm, as in torch.optim.AdamW and torch.nn.utils.clip_grad_norm_. The host does
+ * not wait for the GPU within a step: the norm, the clipping factor and whether the norm is finite stay in a buffer that the update reads. If the
+ * norm is not finite the update changes nothing, and `settle` tells afterwards.
  */
 import { pad, unpad, type Parameter, type ParameterStore } from '../autograd/parameters.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
@@ -12,11 +12,11 @@ export interface AdamWOptions {
   beta1: number
   beta2: number
   eps: number
-  /** Decoupled; for matrices, not for gains and biases. */
+  /** Decoupled weight decay, for matrices only (not for gains and biases). */
   weightDecay: number
-  /** The gradient is scaled down to this norm where it is longer. */
+  /** Gradients with a larger global norm are scaled down to it. */
   maxGradNorm: number
-  /** How the moments of matrices are held; those of gains and biases are float32 either way. */
+  /** How the moments of matrices are stored; those of gains and biases are always float32. Default 'float32'. */
   moments?: 'float32' | '8bit'
 }
 
@@ -24,25 +24,28 @@ export interface AdamWOptions {
 type Moment = 'exp_avg' | 'exp_avg_sq'
 export const MOMENTS: readonly Moment[] = ['exp_avg', 'exp_avg_sq']
 
-/** A moment of a parameter in the parameter's shape: float32, or codes; blocks and their scales are those of the padded matrix. */
+/** A moment of a parameter, in the parameter's shape: float32 values, or 8-bit codes whose blocks and scales are those of the padded matrix. */
 export type MomentData = Float32Array | Codes
 
-/** The moments of a bank, value for value; with `scale` they are codes, and it has two values a block of 256. */
+/**
+ * The moments of a bank, one for each value: float32, or with `scale` 8-bit codes. `scale` has two float32 values, one for each moment, for every
+ * block of 256.
+ */
 interface BankState {
   exp_avg: GpuBuffer
   exp_avg_sq: GpuBuffer
   scale?: GpuBuffer
 }
 
-/** All memory is taken when it is made. */
+/** Allocates all its memory in the constructor. */
 export class AdamW {
   readonly store: ParameterStore
   readonly options: AdamWOptions
-  /** Updates that were made; the bias correction counts them. */
+  /** Updates made so far, for the bias correction. */
   steps = 0
   readonly #states: BankState[]
   readonly #partial: GpuBuffer
-  /** (norm, clip, finite) of the gradients. */
+  /** (norm, clipping factor, finite) of the gradients. */
   readonly #norm: GpuBuffer
   #pending = false
 
@@ -60,7 +63,7 @@ export class AdamW {
       const bytes = in8bit ? count : count * 4
       const moments = { exp_avg: zeros(bytes, 'first moments'), exp_avg_sq: zeros(bytes, 'second moments') }
       if (!in8bit) return moments
-      // With a scale of 0 every code is 0.
+      // Where the scale is 0, every code means 0.
       return { ...moments, scale: zeros((count / BLOCK) * 8, 'scales of moments') }
     })
     const blocks = banks.reduce((sum, { count }) => sum + sumSquaresBlocks(count), 0)
@@ -74,7 +77,7 @@ export class AdamW {
     return this.#states.flatMap((s) => [s.exp_avg, s.exp_avg_sq, s.scale]).reduce((sum, b) => sum + (b?.bytes ?? 0), 0)
   }
 
-  /** Records the global norm of the gradients as they are now, for `update` and `settle`. */
+  /** Records the computation of the gradients' global norm, for `update` and `settle`. */
   measure(): void {
     const { gpu, banks } = this.store
     let blocks = 0
@@ -85,7 +88,7 @@ export class AdamW {
     gradientNorm(gpu, this.#partial, blocks, this.options.maxGradNorm, this.#norm)
   }
 
-  /** Records one update by the measured gradients. `settle`, which must be called before the next update, tells whether it was made. */
+  /** Records one update by the measured gradients. Call `settle` before the next update; it tells whether this one took effect. */
   update(learningRate: number): void {
     if (this.#pending) throw new Error('an update of the optimizer is not settled')
     this.#pending = true
@@ -101,7 +104,7 @@ export class AdamW {
     })
   }
 
-  /** Waits for the GPU and counts the update, if there was one and the norm was finite. @returns the norm that was measured last */
+  /** Waits for the GPU, and counts the update if there was one and the norm was finite. @returns the norm that was last measured */
   async settle(): Promise<number> {
     const [norm, , isFinite] = await this.store.gpu.readF32(this.#norm, 3, 'optimizer step')
     if (this.#pending && isFinite === 1) this.steps++
@@ -109,7 +112,7 @@ export class AdamW {
     return isFinite === 1 || norm === Infinity ? norm : NaN
   }
 
-  /** A moment of a parameter, as it is held. */
+  /** Reads a moment of a parameter in the format in which it is stored. */
   async read(parameter: Parameter, moment: Moment): Promise<MomentData> {
     const { gpu } = this.store
     const values = parameter.rows * parameter.columns
@@ -138,7 +141,7 @@ export class AdamW {
     return { codes: repad(held.codes, parameter, unpad, 0), scales: held.scales }
   }
 
-  /** Writes both moments of a parameter (of a checkpoint). Float32 values are coded where the moments are held in 8 bits, and codes decoded otherwise. */
+  /** Writes both moments of a parameter, as read from a checkpoint. Converts float32 to 8-bit codes and back if they are stored otherwise here. */
   write(parameter: Parameter, moments: Record<Moment, MomentData>): void {
     const { gpu } = this.store
     const padded = (moment: Moment): MomentData => {
@@ -169,7 +172,7 @@ export class AdamW {
       gpu.write(buffers.scale, scales, (piece.offset / BLOCK) * 8)
       MOMENTS.forEach((moment, i) => {
         const { buffers: own, first, count } = this.#codesOf(parameter, piece, moment)
-        // The padding of the last block is 0, too.
+        // The padding of the last block is 0 as well.
         const whole = new Uint8Array(blocks * BLOCK).fill(codeOf(0, moment === 'exp_avg'))
         whole.set(held[i].codes.subarray(first, first + count))
         gpu.write(own.codes, whole, piece.offset)
@@ -177,12 +180,12 @@ export class AdamW {
     }
   }
 
-  /** Whether a parameter's moments are codes. */
+  /** Whether a parameter's moments are stored as 8-bit codes. */
   is8bit(parameter: Parameter): boolean {
     return !!this.#states[parameter.pieces[0].bank].scale
   }
 
-  /** Where the codes of a piece lie, and where they belong in the whole parameter. */
+  /** Where the codes of a piece are stored, and where they belong in the whole parameter. */
   #codesOf(parameter: Parameter, piece: Parameter['pieces'][number], moment: Moment) {
     const state = this.#states[piece.bank]
     const [first, count] = [piece.row * parameter.columns, piece.rows * parameter.columns]
@@ -200,7 +203,7 @@ export class AdamW {
   }
 }
 
-/** Codes with or without the padding of a parameter, whose code is `zero`. */
+/** Adds or removes (`how`) the padding of a parameter's codes. `zero` is the code of 0. */
 function repad(codes: Uint8Array, parameter: Parameter, how: typeof pad, zero: number): Uint8Array {
   const { shape, rows, columns } = parameter
   if (shape.reduce((a, b) => a * b, 1) === rows * columns) return codes

@@ -1,8 +1,9 @@
 /**
- * A reference model that is updated: every `every` steps it takes the policy's weights, as TRL's sync_ref_model with a mixup of 1 (the hard
- * update of TR-DPO, arXiv 2404.09656). A KL term then bounds how far the policy moves within that many steps, and no longer over the whole run.
+ * A reference model that is updated: every `every` steps it takes over the policy's weights, as with TRL's sync_ref_model and a mixup of 1 (the hard
+ * update of TR-DPO, arXiv 2404.09656). The KL term then limits how far the policy moves within that many steps, not over the whole run.
  *
- * The weights go through a folder of the run, `reference/`: what a resumed run reads there is what this one has. Checkpoints hold the same files.
+ * The weights go through files in the run folder, `reference/`, so that a resumed run reads exactly what this one has. Checkpoints contain the same
+ * files.
  */
 import { copyFileSync, existsSync, linkSync, mkdirSync, readdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
@@ -16,7 +17,7 @@ import { readAdapter } from '../model/peft.ts'
 import type { WeightsAbout } from './checkpoint.ts'
 import { writeSamplerWeights } from './sampler-weights.ts'
 
-/** Subfolder of the run's folder and of a checkpoint's. */
+/** Subfolder of the run folder and of a checkpoint. */
 const FOLDER = 'reference'
 
 interface ReferenceSyncParts {
@@ -25,7 +26,7 @@ interface ReferenceSyncParts {
   reference: Decoder
   about: WeightsAbout
   runFolder: string
-  /** Steps from one move to the next; 0: it stays where it is. */
+  /** Steps between two updates of the reference; 0: it is never updated. */
   every: number
 }
 
@@ -39,30 +40,33 @@ export class ReferenceSync {
     this.#path = join(parts.runFolder, FOLDER)
   }
 
-  /** Whether the reference moves between a step and the next one. A checkpoint of the step has it where it was: who goes on from that moves it again. */
+  /**
+   * Whether the reference is updated between `step` and the next step. The checkpoint of `step` holds the reference before that update, so a run that
+   * resumes from it updates the reference first.
+   */
   isDue(step: number): boolean {
     const { every } = this.#parts
     return every > 0 && step > 0 && step % every === 0
   }
 
-  /** Gives the reference the policy's weights as they are now. No step of either may be under way. */
+  /** Gives the reference the policy's current weights. No step of either may be in progress. */
   async follow(): Promise<void> {
     const { policy, about, runFolder } = this.#parts
-    // Left by a process that was killed while it wrote.
+    // Left by a process that was killed while writing.
     for (const name of readdirSync(runFolder))
       if (/^reference\.(partial|old)-\d+$/.test(name)) rmSync(join(runFolder, name), { recursive: true, force: true })
     await writeFolderWhole(this.#path, (aside) => writeSamplerWeights(aside, policy, about), { replace: true })
     await this.#read()
   }
 
-  /** Puts the files of the reference into a checkpoint's folder, unless it is still what the run began with: they take no room of their own where the disk can link. */
+  /** Adds the reference's files to a checkpoint folder, unless the reference was never updated. They are hard links where the disk supports them. */
   saveTo(checkpoint: string): void {
     if (this.#moved) link(this.#path, join(checkpoint, FOLDER))
   }
 
   /**
-   * Brings the reference to where a checkpoint has it.
-   * @throws UserError where this run's reference cannot be moved
+   * Restores the reference from a checkpoint.
+   * @throws UserError if this run's reference cannot be updated
    */
   async restore(checkpoint: string): Promise<void> {
     const [{ reference, about }, saved] = [this.#parts, join(checkpoint, FOLDER)]
@@ -98,7 +102,7 @@ export class ReferenceSync {
   }
 }
 
-/** Where a reference holds an adapter of its own. */
+/** The store of the reference's own adapter, if it has one. */
 const frozenStore = ({ layers }: Decoder): ParameterStore | undefined =>
   layers.flatMap((layer) => projectionsOf(layer).flat()).find(({ lora }) => lora)?.lora?.store
 

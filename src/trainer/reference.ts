@@ -1,6 +1,6 @@
 /**
- * The reference model of a KL term, which keeps the policy near to it. By default it is the model that the run began with, sharing the weights that are not
- * trained; reference-sync.ts may update it. It may be another model with the same tokens instead: a teacher, from which the policy is distilled.
+ * The reference model of the KL term. By default it is the model with which the run began, and shares all weights that are not trained with the
+ * policy; reference-sync.ts may update it. It can also be another model with the same tokenizer, such as a teacher for distillation.
  */
 import type { Projection } from '../autograd/ops/linear.ts'
 import type { ParameterStore } from '../autograd/parameters.ts'
@@ -16,10 +16,10 @@ import type { ModelConfig } from '../model/types.ts'
 import type { MicroBatchRunner, Work } from './micro-batch.ts'
 
 /**
- * The reference of a policy that was just loaded and not yet trained: the same weights without its adapter where that is fresh (its B is 0), with a frozen
- * copy of the adapter where the run goes on from one, and the files once more where every weight is trained.
- * @param files of the model that the policy was loaded from
- * @param moves whether the reference is updated later: the adapter is then copied in any case
+ * Makes the reference for a policy that was just loaded and not yet trained. With a fresh adapter (B is 0): the policy's weights without the adapter.
+ * If the run continues from an adapter: the policy's weights with a frozen copy of it. In full training: the model loaded a second time.
+ * @param files the files of the model from which the policy was loaded
+ * @param moves whether the reference is updated later; then even a fresh adapter is copied
  */
 export async function loadReference(policy: Decoder, files: ModelTensors, options: LoadOptions, moves = false): Promise<Decoder> {
   if (!options.full) return options.adapter || moves ? withAdapterOf(policy, policy.store!.snapshot()) : withoutAdapter(policy)
@@ -28,21 +28,21 @@ export async function loadReference(policy: Decoder, files: ModelTensors, option
 }
 
 /**
- * Another model as the reference: frozen, and in its blocks where its files are quantised.
- * @throws UserError for files that are broken; GpuError where the adapter has no room
+ * Loads another model as the reference: frozen, and in its own quantised blocks if its files are quantised.
+ * @throws UserError for broken files; GpuError if the GPU lacks the memory
  */
 export async function loadOtherReference(
   gpu: Gpu,
   files: ModelTensors,
   { round, matrixUnits, progress }: Pick<LoadOptions, 'round' | 'matrixUnits' | 'progress'>,
 ): Promise<Decoder> {
-  // A policy's options also say what is trained, and from which adapter on: of these nothing is for the reference.
+  // Only these options: the rest of a policy's options say what to train and from which adapter.
   return await loadDecoder(gpu, files, { round, matrixUnits, progress, quantization: ownBlocks(files) })
 }
 
 /**
  * Checks that a reference model has the policy's vocabulary.
- * @throws UserError where it has other tokens, or too few
+ * @throws UserError if its tokens differ, or it has too few
  */
 export function checkSameTokens(policy: Words, reference: Words): void {
   const [ours, theirs] = [policy.tokenizer, reference.tokenizer]
@@ -66,17 +66,20 @@ interface Words {
   tokenizer: Tokenizer
 }
 
-/** The model of `policy`, which keeps its weights, without its adapter. */
+/** The policy's model without its adapter; shares all weights. */
 export const withoutAdapter = (policy: Decoder): Decoder => withAdapterOf(policy, undefined)
 
-/** The model of `policy` with the adapter that `store` holds, or none. */
+/** The policy's model with the adapter that `store` holds, or with none. */
 function withAdapterOf(policy: Decoder, store: ParameterStore | undefined): Decoder {
   const frozen = ({ lora, ...rest }: Projection): Projection => ({ ...rest, lora: lora && store && { ...lora, store } })
   const layers = policy.layers.map((layer) => withProjections(layer, frozen))
   return { ...policy, layers, store: undefined, release: () => store?.release() }
 }
 
-/** Gives the samples the log-probabilities of their loss tokens under the runner's reference model, where they have none. Packed as that takes them: it may share no prompts. */
+/**
+ * Computes the samples' `refLogprobs` with the runner's reference model, unless they have them. Packs the samples for the reference, which may be
+ * unable to share prompts where the policy can.
+ */
 export async function scoreReference(
   runner: MicroBatchRunner,
   samples: TrainingSample[],
@@ -93,6 +96,6 @@ export async function scoreReference(
     const { logprobs } = await runner.run(packed, work)
     packed.sample.forEach((sample, i) => (found[sample][packed.token[i]] = logprobs[i]))
   }
-  // All are set at the end: a step that did not fit in memory begins again.
+  // Set only at the end, as a step that runs out of memory starts again.
   samples.forEach((sample, i) => (sample.refLogprobs = found[i]))
 }

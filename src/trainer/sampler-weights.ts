@@ -1,4 +1,4 @@
-/** Writes the trainer's weights for another process to sample from: exactly the values that the trainer computes with. */
+/** Writes the trainer's weights for another process to sample from, with exactly the values that the trainer computes with. */
 import { mkdirSync } from 'node:fs'
 import type { Decoder } from '../model/decoder.ts'
 import { matrixDtypes, readLora } from '../model/decoder-trained.ts'
@@ -9,11 +9,11 @@ import { weightTensors, type WeightsAbout } from './checkpoint.ts'
 
 /**
  * Writes what is trained into a new folder: a PEFT adapter, or a Hugging Face model.
- * - Matrices have the dtype that the trainer runs them in, other tensors are float32: a checkpoint may round those to bf16, and
- *   a server would then sample from a slightly different model.
- * - A head that is tied to the embedding is written out as `lm_head.weight`, and config.json says that it is not tied: vLLM 0.32 reloads the
- *   embedding in place, but not the head that it made from it when it started.
- * @param tokenizer its files too, for a server that starts on the folder
+ * - Matrices have the dtype in which the trainer runs them, other tensors are float32. A checkpoint may round those to bf16, and a server would then
+ *   sample from a slightly different model.
+ * - A tied head is also written as `lm_head.weight`, and config.json says that it is not tied. Otherwise vLLM 0.32 would reload the embedding in
+ *   place, but not the head that it made from it at startup.
+ * @param tokenizer its files are written too, for a server that starts from the folder
  */
 export async function writeSamplerWeights(
   dir: string,

@@ -1,18 +1,18 @@
-/** Learning-rate schedules, as transformers' `get_scheduler` defines them (optimization.py). */
+/** Learning-rate schedules, as in `get_scheduler` of transformers (optimization.py). */
 
 export type ScheduleType = 'constant' | 'constant_with_warmup' | 'linear' | 'cosine'
 
 export interface Schedule {
   type: ScheduleType
-  /** The peak. */
+  /** The peak learning rate. */
   learningRate: number
-  /** Steps over which the rate rises from 0; `constant` has none. */
+  /** Steps over which the learning rate rises linearly from 0. Ignored by `constant`. */
   warmupSteps: number
-  /** Where linear and cosine reach 0. */
+  /** The step at which `linear` and `cosine` reach 0. */
   maxSteps: number
 }
 
-/** The learning rate of a step. Steps count from 1; with a warm-up the first step has rate 0, as in transformers. */
+/** The learning rate of a step. Steps count from 1. With warmup, the first step has learning rate 0, as in transformers. */
 export function learningRateAt(schedule: Schedule, step: number): number {
   const { type, learningRate, warmupSteps: warmup, maxSteps } = schedule
   const done = step - 1

@@ -1,4 +1,4 @@
-/** Supervised training on completions: examples to tokens, their order, and the loop. */
+/** Supervised fine-tuning on completions: turning examples into tokens, their order, and the training loop. */
 import { UserError } from '../common/errors.ts'
 import { saveAfter } from '../common/faults.ts'
 import { EpochOrder } from '../common/random.ts'
@@ -10,28 +10,29 @@ import type { Tokenizer } from '../model/tokenizer.ts'
 import { scoreSamples } from './gradients.ts'
 import type { StepHooks, Trainer } from './trainer.ts'
 
-/** Messages of which the assistant's in `completion` are learned; or, for a tokenizer without a chat template, plain text. */
+/** Messages, of which the assistant's in `completion` are trained on; or plain text, for a tokenizer without a chat template. */
 type SftExample = SftChat | { text: { prompt: string; completion: string } }
 
 interface SftChat {
   prompt: Message[]
   completion: Message[]
-  /** The tools that the prompt tells of. */
+  /** The tools that the chat template describes to the model. */
   tools?: readonly ToolDefinition[]
   /** The example's own variables for the chat template. */
   variables?: Record<string, unknown>
 }
 
-/** The parts of a tokenizer that an example needs. */
+/** The parts of a tokenizer that examples need. */
 export type SftTokenizer = Pick<Tokenizer, 'encode' | 'eosTokenIds' | 'renderChat'>
 
 const ROLES = ['system', 'user', 'assistant', 'tool']
 
 /**
- * An example out of the columns of a data file: `messages`, of which all answers of the assistant are learned; or `prompt` and
- * `completion`, both messages or both text. Text is one user message and one answer where there is a chat template. `tools`, beside
- * messages, is a list of definitions in OpenAI's form; `chat_template_kwargs` what the row hands to the chat template.
- * @throws UserError naming the place and the columns
+ * Makes an example from the columns of a data file: `messages`, in which all answers of the assistant are trained on; or `prompt` and `completion`,
+ * both messages or both text. With a chat template, text becomes one user message and one answer. `tools`, beside messages, is a list of definitions
+ * in OpenAI's format; `chat_template_kwargs` are variables for the chat template.
+ * @param where names the row in error messages
+ * @throws UserError that names the row and what is wrong with its columns
  */
 export function exampleOf(columns: Record<string, unknown>, where: string, hasChatTemplate: boolean): SftExample {
   const { messages, prompt, completion } = columns
@@ -60,7 +61,7 @@ function messagesOf(value: unknown, column: string, where: string): Message[] {
   if (!Array.isArray(value) || value.length === 0) throw new UserError(`${where}: its ${column} must be a list of messages.`)
   return value.map((message: Partial<Message> | null, i) => {
     const { role, tool_calls, tool_call_id, name } = message ?? {}
-    // An answer that only calls tools has no text: null in most files.
+    // An answer that only calls tools has no text; most files have null there.
     const content = message?.content ?? (tool_calls ? '' : undefined)
     if (!ROLES.includes(role ?? '') || typeof content !== 'string') {
       throw new UserError(`${where}: message ${i} of its ${column} must be {role: ${ROLES.join('|')}, content: text}.`)
@@ -75,30 +76,30 @@ function messagesOf(value: unknown, column: string, where: string): Message[] {
   })
 }
 
-/** OpenAI's `weight` of a message: an answer of weight 0 is not learned. */
+/** OpenAI's `weight` of a message: an answer of weight 0 is not trained on. */
 const weightOf = (message: object | null): unknown => (message as { weight?: unknown } | null)?.weight
 
-/** The thoughts before an answer: templates know them under either name. */
+/** The reasoning before an answer. Chat templates use either name. */
 function thoughtsOf(message: Partial<Message> | null): string | undefined {
   const { reasoning, reasoning_content: content } = (message ?? {}) as Record<string, unknown>
   const thoughts = content ?? reasoning
   return typeof thoughts === 'string' && thoughts.trim() !== '' ? thoughts : undefined
 }
 
-/** The thoughts within an answer's text: some templates, such as DeepSeek-R1's, leave them out of every answer. */
+/** The reasoning inside an answer's text, which some chat templates (such as DeepSeek-R1's) leave out. */
 const thoughtsIn = (content: string): string =>
   content.slice(0, Math.max(0, content.lastIndexOf('</think>'))).replace(/^\s*<think>/u, '')
 
-/** Text without white space, which templates change in their own ways. */
+/** Text without white space, which chat templates change in various ways. */
 const dense = (text: string): string => text.replace(/\s+/gu, '')
 
 const callsOf = (calls: unknown, where: string): ToolCall[] =>
   toolCallsOf(calls, () => new UserError(`${where} must have tool_calls as a list of {function: {name, arguments}}.`))
 
 /**
- * Tokens and loss mask of an example. Prompts are encoded exactly as for sampling; an answer is learned up to and including the token
- * that ends it.
- * @throws UserError for an example without an answer, or a chat template that rewrites earlier turns
+ * Tokens and loss mask of an example. Prompts are encoded exactly as for sampling. The loss covers an answer up to and including the token that ends
+ * it.
+ * @throws UserError for an example without an answer, or if the chat template rewrites earlier turns or leaves out part of an answer
  */
 export function sampleOf(example: SftExample, tokenizer: SftTokenizer, where: string): TrainingSample {
   const ids: number[] = []
@@ -126,7 +127,7 @@ export function sampleOf(example: SftExample, tokenizer: SftTokenizer, where: st
     before = example.text.prompt
     answer(example.text.completion)
   } else encodeChat(example, tokenizer, where, (text) => put(goOn(text), 0), answer)
-  // Tokens after the last answer are not needed to predict any learned token.
+  // Tokens after the last answer are not needed to predict any token with loss.
   const length = mask.lastIndexOf(1) + 1
   if (length === 0) throw new UserError(`${where} has no answer of the assistant to learn from.`)
   const lossMask = Uint8Array.from(mask.slice(0, length))
@@ -134,16 +135,16 @@ export function sampleOf(example: SftExample, tokenizer: SftTokenizer, where: st
   return { ...untrained(Int32Array.from(ids.slice(0, length))), lossMask, advantages: Float32Array.from(lossMask) }
 }
 
-/** So many characters before a text suffice to encode it as it would be encoded behind the whole text before it. */
+/** This many preceding characters suffice to encode a text as if all of the preceding text were there. */
 const NEAR = 64
 
-/** Encodes what stands after other text. SentencePiece begins every text with a space, which an answer behind a prompt does not have. */
+/** Encodes text that follows other text. SentencePiece would start a separate text with a space, which an answer after a prompt does not have. */
 function encodeAfter(tokenizer: SftTokenizer, before: string, text: string): number[] {
   const encode = (part: string) => tokenizer.encode(part, { addSpecialTokens: false })
   const near = before.slice(-NEAR)
   if (near === '') return encode(text)
   const [own, both] = [encode(near), encode(near + text)]
-  // Where a token would span the border, the prompt keeps the tokens that it has for sampling.
+  // If a token would span the border, the prompt keeps the tokens that it has in sampling.
   return own.every((id, i) => both[i] === id) ? both.slice(own.length) : encode(text)
 }
 
@@ -195,14 +196,14 @@ function encodeChat(
   }
 }
 
-/** Examples in an order that depends on the seed and the position alone; `shuffle` false: in that of the rows. */
+/** The training examples, in an order that depends only on the seed and the position; with `shuffle` false in the order of the rows. */
 export class SftData {
   readonly samples: readonly TrainingSample[]
   readonly #batchSize: number
   readonly #order: EpochOrder
   readonly #done: { step: number; examples: number }
 
-  /** `done`: of a resumed run, the steps already made and the number of their examples, which may have come in batches of another size. */
+  /** `done`: in a resumed run, the steps already done and the number of their examples (their batch size may have been different). */
   constructor(
     samples: readonly TrainingSample[],
     options: { batchSize: number; seed: number; shuffle?: boolean; done?: { step: number; examples: number } },
@@ -213,12 +214,12 @@ export class SftData {
     this.#done = options.done ?? { step: 0, examples: 0 }
   }
 
-  /** The examples of all steps before one: where it is in the data. */
+  /** The number of examples in all steps before this one, which is the step's position in the data. */
   examplesBefore(step: number): number {
     return this.#done.examples + (step - 1 - this.#done.step) * this.#batchSize
   }
 
-  /** The batch of a step; steps count from 1. */
+  /** The batch of a step. Steps count from 1. */
   batch(step: number): TrainingBatch {
     const first = this.examplesBefore(step)
     const samples = Array.from({ length: this.#batchSize }, (_, i) => this.samples[this.#order.at(first + i)])
@@ -226,10 +227,10 @@ export class SftData {
   }
 }
 
-/** Marks the tokens that all samples begin with (a system prompt, an instruction), so that each micro-batch computes them once. */
+/** Marks the tokens with which all samples begin (a system prompt, an instruction), so that each micro-batch computes them once. */
 export function withSharedStart(samples: readonly TrainingSample[]): TrainingSample[] {
   const [first, ...others] = samples
-  // Not Math.min(...): a call takes some 120,000 arguments at most, and a data file may have more rows.
+  // Not Math.min(...): a call takes at most about 120,000 arguments, and a data file may have more rows.
   let shared = samples.reduce((least, s) => Math.min(least, s.lossMask.indexOf(1)), Infinity)
   for (const { ids } of others) {
     let same = 0
@@ -240,7 +241,8 @@ export function withSharedStart(samples: readonly TrainingSample[]): TrainingSam
 }
 
 /**
- * Mean loss over the learned tokens of samples, at the trainer's temperature; nothing is trained. In smaller micro-batches where they do not fit, as a step.
+ * Mean loss over the samples' loss tokens, in nats, at the trainer's temperature and without gradients. Like a step, it uses smaller micro-batches if
+ * memory does not suffice.
  * @param warn told once what was changed
  */
 export async function meanLoss(
@@ -263,22 +265,22 @@ export async function meanLoss(
 
 interface SftLoopOptions {
   maxSteps: number
-  /** 0: only at the end. */
+  /** Steps between two checkpoints; 0: save only at the end. */
   saveSteps: number
-  /** `row`: the metrics of the step; undefined where it came to nothing. */
+  /** `row`: the metrics of the step; undefined if an error ended the run. */
   save: (row: Metrics | undefined) => Promise<void>
-  /** Before the step is saved, so that a checkpoint's row is always there. */
+  /** Called before the step is saved, so that a checkpoint's row of metrics always exists. */
   onStep: (step: number, metrics: Metrics) => unknown
   stopRequested: () => boolean
-  /** Calls `work`, which makes a step, with what is told of its micro-batches. */
+  /** Wraps a step: calls `work` with a callback for the progress of its micro-batches. */
   around?: <T>(step: number, work: (progress?: StepHooks['progress']) => Promise<T>) => Promise<T>
-  /** Called with a sentence where a step deviates from the config, as by smaller micro-batches. */
+  /** Called with a sentence when a step deviates from the config, for example by smaller micro-batches. */
   warn?: (line: string) => void
 }
 
 /**
- * Trains from the trainer's step to `maxSteps`, or to the end of the step in which `stopRequested` turns true; then saves.
- * @throws whatever stopped the run; the last finished step is saved then too
+ * Trains from the trainer's step to `maxSteps`, or to the end of the step during which `stopRequested` becomes true; then saves.
+ * @throws the error that stopped the run, after saving the last finished step
  */
 export async function trainSft(trainer: Trainer, data: SftData, options: SftLoopOptions): Promise<void> {
   const reached = { done: trainer.step, saved: trainer.step }
@@ -287,14 +289,14 @@ export async function trainSft(trainer: Trainer, data: SftData, options: SftLoop
   } catch (error) {
     // Nothing can be read from a lost device.
     if (trainer.decoder.gpu.lost || reached.done === reached.saved) throw error
-    // A step that did not end does not count.
+    // A step that did not finish does not count.
     trainer.step = reached.done
     await saveAfter(reached.done, () => options.save(undefined), options.warn)
     throw error
   }
 }
 
-/** `reached`: the last step that was finished, and the last one that was saved. */
+/** Runs the steps. `reached`: the last step that was finished, and the last that was saved; kept up to date for the caller. */
 async function steps(
   trainer: Trainer,
   data: SftData,
@@ -304,7 +306,7 @@ async function steps(
   const { maxSteps, saveSteps, save, onStep, stopRequested, warn, around = (_, work) => work() } = options
   let saved: number | undefined
   let row: Metrics | undefined
-  // Asked here, too: a save takes long enough to be asked to stop in, and so does what comes before the first step.
+  // Checked before each step as well: the user may ask to stop during a save, or before the first step.
   while (trainer.step < maxSteps && !stopRequested()) {
     const step = trainer.step + 1
     const begin = performance.now()
@@ -315,7 +317,7 @@ async function steps(
       ...(saved !== undefined && { 'time/save_ckpt': saved }),
     }
     saved = undefined
-    // The weights are those of this step from here on, even where its row cannot be written.
+    // From here on the weights are those of this step, even if writing its row of metrics fails.
     reached.done = step
     await onStep(step, row)
     if (saveSteps <= 0 || step % saveSteps !== 0) continue
@@ -324,7 +326,7 @@ async function steps(
     reached.saved = step
     saved = (performance.now() - start) / 1000
   }
-  // The last one, whether it was that of all or the one that was asked to stop in.
+  // The last step, or the one during which the user asked to stop.
   if (reached.done > reached.saved) {
     await save(row)
     reached.saved = reached.done

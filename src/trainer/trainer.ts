@@ -1,8 +1,8 @@
 /**
- * One training step: gradients of the whole batch, their norm, clipping, AdamW, the schedule, and the metrics; `iterations` times. The weights
- * change in place and at one point, without waiting in between: `published` is called right there, so whoever samples from the same buffers knows
- * which tokens are of which version. Whether the norm was finite is known later; if not, the GPU left everything as it was, and the new version has the
- * same weights as the one before, as after every skipped step.
+ * Training steps. A step is `iterations` updates on one batch; an update is gradients of the whole batch, their norm, clipping and AdamW. Weights
+ * change in place at one point of the command stream, without waiting for the GPU. `published` is called right there, so that whoever samples from
+ * the same buffers knows the version of each token. Whether the norm was finite is known only later; if not, the GPU has left the weights unchanged,
+ * and the new version equals the one before, as after every skipped step.
  */
 import { hashSeed } from '../common/random.ts'
 import { phase } from '../common/timeline.ts'
@@ -22,59 +22,59 @@ import { learningRateAt, type Schedule } from './schedule.ts'
 
 export interface TrainerOptions extends AddedTerms {
   loss: Loss
-  /** Scores every batch first, for `beta` and for a loss that reads refLogprobs; frozen (reference.ts). */
+  /** Scores every batch before it is trained on, for `beta` and for losses that read refLogprobs (reference.ts). */
   reference?: Decoder
-  /** Logits are divided by it: that of sampling. */
+  /** Logits are divided by it, as in sampling. */
   temperature: number
-  /** Rows of a micro-batch at most. */
+  /** The most rows in a micro-batch. */
   microBatchTokens: number
   checkpointing: Checkpointing
-  /** False: commands are made anew for every micro-batch (micro-batch.ts). */
+  /** False: record the commands anew for every micro-batch (micro-batch.ts). */
   plans?: boolean
   optimizer: AdamWOptions
   schedule: Schedule
-  /** Updates by each batch; 1 where it is left out. */
+  /** Updates on each batch. Default 1. */
   iterations?: number
-  /** Of LoRA's dropout. */
+  /** Seed of LoRA's dropout. */
   seed: number
-  /** Where `nan_step_N/` goes. */
+  /** The folder for `nan_step_N/`. */
   runFolder: string
 }
 
 export interface StepHooks {
-  /** Micro-batches done, of how many. */
+  /** Called with the number of micro-batches done, and of all. */
   progress?: (done: number, total: number) => void
-  /** The weights of this share of the step's updates are in place for all commands recorded from here on. Not called without a finite loss. */
+  /** The weights after this share of the step's updates are in place for all commands recorded from here on. Not called if the loss is not finite. */
   published?: (share: number) => void
-  /** Called with a sentence where the step deviates from the config, as by smaller micro-batches. */
+  /** Called with a sentence when the step deviates from the config, for example by smaller micro-batches. */
   warn?: (line: string) => void
 }
 
 interface StepResult {
   metrics: Metrics
-  /** True where the weights stayed: nothing to learn from, or something was not finite. */
+  /** True if the weights did not change: no loss tokens, or a loss or gradient norm that is not finite. */
   skipped: boolean
-  /** One for each sample of the batch: log-probabilities and entropies before the step. */
+  /** Log-probabilities and entropies before the step, one result for each sample of the batch. */
   samples: SampleResult[]
 }
 
-/** Bad steps in a row that end the run. */
+/** The run ends after this many bad steps in a row. */
 const MOST_BAD_STEPS = 3
 
 export class Trainer {
   readonly decoder: Decoder
   readonly options: TrainerOptions
   readonly optimizer: AdamW
-  /** Runs its micro-batches. */
+  /** Runs the step's micro-batches. */
   readonly fitting: Fitting
-  /** Steps done, skipped ones included; also the version of the weights. */
+  /** Steps done, including skipped ones; also the version of the weights. */
   step = 0
-  /** Steps in a row that were not finite. */
+  /** How many of the last steps in a row were not finite. */
   badSteps = 0
   readonly #dropout: boolean
   #lossChecked: boolean
 
-  /** @throws UserError for a loss of the user's that has not the right shape */
+  /** @throws UserError for a user's loss that fails `checkLossShape` */
   constructor(decoder: Decoder, options: TrainerOptions) {
     if (!decoder.store) throw new Error('the model was loaded without anything to train')
     if (options.beta && !options.reference) throw new Error('beta needs a reference model')
@@ -92,9 +92,9 @@ export class Trainer {
   }
 
   /**
-   * Makes one step: all updates by a batch. An update whose loss or gradient is not finite is left out and ends its step, and the batch is written to
-   * `nan_step_N/`.
-   * @throws NotFiniteError at the third such step in a row; UserError where a custom loss is wrong
+   * Makes one step: all updates on a batch. An update whose loss or gradient norm is not finite is skipped and ends the step; the batch is then
+   * written to `nan_step_N/`.
+   * @throws NotFiniteError at the third such step in a row; UserError if a custom loss fails its checks
    */
   async trainStep(batch: TrainingBatch, hooks: StepHooks = {}): Promise<StepResult> {
     const { schedule, iterations = 1 } = this.options
@@ -107,7 +107,7 @@ export class Trainer {
     return { ...made[0], metrics: ofAllUpdates(made.map((update) => update.metrics)) }
   }
 
-  /** Update `index` by a batch; the sampler's log-probabilities stay those that the tokens were drawn with. */
+  /** Update `index` of a step. In all of them, inference log-probabilities are those with which the tokens were sampled. */
   async #update(batch: TrainingBatch, learningRate: number, index: number, hooks: StepHooks): Promise<StepResult> {
     const { decoder, options, optimizer } = this
     const { iterations = 1 } = options

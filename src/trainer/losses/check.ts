@@ -1,21 +1,21 @@
 /**
- * Checks of a user's loss: its shape, on a synthetic sequence, before anything else starts; and its gradient, against finite
- * differences of its loss, on the first batch that has any. What stands under a stop-gradient must read `frozenLogprobs`, which is not
- * moved; a file whose gradient is deliberately not the derivative says `export const checkGradient = false`.
+ * Checks of a user's loss: `checkLossShape` runs it on a synthetic sequence before the run starts, and `checkLossGradient` compares its gradient with
+ * finite differences of the loss, on the first batch in which there are any. Terms under a stop-gradient must read `frozenLogprobs`, which the check
+ * does not perturb. A file whose gradient is deliberately not the derivative declares `export const checkGradient = false`.
  */
 import { UserError } from '../../common/errors.ts'
 import type { Rollout } from '../../common/types.ts'
 import { runHostLoss, type Loss } from './index.ts'
 import type { LossInputs } from './types.ts'
 
-/** How far a log-probability is moved: the error of a central difference is about its square. */
+/** The perturbation of a log-probability. The error of a central difference is of the order of its square. */
 const STEP = 1e-3
-/** Relative, and relative to the largest gradient seen; a float32 gradient and a central difference agree far better. */
+/** Tolerance relative to the gradient, plus FLOOR relative to the largest gradient seen. Both are far above the rounding of float32. */
 const TOLERANCE = 1e-2
 const FLOOR = 1e-3
 const TOKENS = 32
 
-/** What was seen at a token: the gradient that the loss gives, and its slopes to the left, to the right and across. */
+/** The gradient that the loss returns for a token, and its finite differences: to the left (`low`), to the right (`high`) and central (`middle`). */
 interface Slopes {
   sequence: number
   token: number
@@ -28,8 +28,8 @@ interface Slopes {
 
 /**
  * Runs a loss on a made-up sequence of 6 tokens.
- * @param reference whether the run has a reference model, and the sequence its log-probabilities
- * @throws UserError where it throws, has the wrong shape, is not finite, or counts a token outside the mask
+ * @param reference whether the run has a reference model, and the sequence therefore `refLogprobs`
+ * @throws UserError if the loss throws, returns the wrong shape or a value that is not finite, or gives a token outside the mask a gradient
  */
 export function checkLossShape(loss: Loss, reference = false): void {
   const inputs = syntheticInputs(reference)
@@ -46,8 +46,8 @@ export function checkLossShape(loss: Loss, reference = false): void {
 
 /**
  * Compares gradients with finite differences at some tokens of the sequences.
- * @returns whether there was anything to compare: false where every gradient and every difference is 0
- * @throws UserError naming the token, both values and what usually is the reason
+ * @returns whether there was anything to compare: false if all gradients and differences are 0
+ * @throws UserError that names the token, both values and the likely cause
  */
 export function checkLossGradient(loss: Loss, sequences: readonly LossInputs[]): boolean {
   const found: Slopes[] = []
@@ -65,7 +65,7 @@ export function checkLossGradient(loss: Loss, sequences: readonly LossInputs[]):
   const scale = Math.max(0, ...found.map((f) => Math.max(Math.abs(f.gradient), Math.abs(f.middle))))
   const wrong = found.filter((f) => {
     const bound = TOLERANCE * Math.max(Math.abs(f.gradient), Math.abs(f.middle)) + FLOOR * scale
-    // Where the loss has a kink (a clip that begins just here) any slope between both sides is right.
+    // At a kink of the loss (a token exactly at a clipping bound) any slope between the left and the right one is correct.
     return f.gradient < Math.min(f.low, f.high, f.middle) - bound || f.gradient > Math.max(f.low, f.high, f.middle) + bound
   })
   if (wrong.length > 0) {
@@ -80,8 +80,8 @@ export function checkLossGradient(loss: Loss, sequences: readonly LossInputs[]):
 }
 
 /**
- * Changes a sequence as if other policies had sampled it and were its reference. In a run's first batch policy, sampler and reference are mostly the same, which
- * would hide a missing ratio and a wrong slope of a KL term. Some of the ratios are near 1, some beyond the clipping bounds.
+ * Perturbs the sampler's and the reference's log-probabilities. In a run's first batch, policy, sampler and reference mostly agree, which would hide
+ * a missing ratio or a wrong derivative of a KL term. Some of the resulting ratios are near 1, some beyond the clipping bounds.
  */
 function apart(x: LossInputs): LossInputs {
   const moved = (values: Float32Array, by: readonly number[]) => values.map((value, t) => value + by[t % by.length])
@@ -99,11 +99,11 @@ function differences(loss: Loss, inputs: LossInputs, token: number): Pick<Slopes
     return { x: logprobs[token], y: runHostLoss(loss, { ...inputs, logprobs }).loss }
   }
   const [a, b, c] = [at(-STEP), at(0), at(STEP)]
-  // The points as float32 holds them, not as they were meant.
+  // The points as rounded to float32.
   return { low: (b.y - a.y) / (b.x - a.x), high: (c.y - b.y) / (c.x - b.x), middle: (c.y - a.y) / (c.x - a.x) }
 }
 
-/** What all the disagreements have in common. */
+/** Guesses the mistake from what all disagreements have in common. */
 function likelyCause(wrong: readonly Slopes[], n: number): string {
   const all = (expected: (difference: number, ratio: number) => number) =>
     wrong.every(
@@ -124,13 +124,13 @@ function likelyCause(wrong: readonly Slopes[], n: number): string {
 
 const show = (value: number) => Number(value.toPrecision(5)).toString()
 
-/** At most `most` numbers below `count`, evenly spread, first and last among them. */
+/** At most `most` indices below `count`, evenly spaced, including the first and the last. */
 function spread(count: number, most: number): number[] {
   const n = Math.min(count, most)
   return Array.from({ length: n }, (_, i) => (n === 1 ? 0 : Math.round((i * (count - 1)) / (n - 1))))
 }
 
-/** Ratios below, at and above 1, advantages of both signs, two prompt tokens that do not count. */
+/** Ratios below, at and above 1, advantages of both signs, and two prompt tokens outside the mask. */
 function syntheticInputs(reference: boolean): LossInputs {
   const logprobs = Float32Array.of(0, -1, -0.5, -2, -3, -0.1)
   const rollout: Rollout = {

@@ -1,6 +1,6 @@
 /**
- * CISPO (MiniMax-M1, arXiv 2506.13585): loss = -sum of stopgrad(clamp(ratio, low, high)) * A * logprob / N, ratio = exp(logprob -
- * inference logprob). The clamped ratio only weighs a token, so no token is ever dropped. Its twin on the GPU is cispo.wgsl.
+ * CISPO (MiniMax-M1, arXiv 2506.13585): loss = -sum of stopgrad(clamp(ratio, low, high)) * A * logprob / N, with the importance ratio exp(logprob -
+ * inference logprob). The clamped ratio is only a weight, so every token keeps its gradient. On the GPU: cispo.wgsl.
  */
 import type { LossInputs, LossOutputs, RatioBounds } from './types.ts'
 

@@ -1,6 +1,6 @@
 /**
- * CISPO as verifiers' RLTrainer writes it: tokens whose ratio is outside [low, high] are dropped, the others give -ratio * A / N; the
- * derivative by the log-probability is the same expression, since ratio = exp(logprob - inference logprob). Twin: cispo_mask.wgsl.
+ * CISPO as in verifiers' RLTrainer: tokens whose importance ratio is outside [low, high] are dropped, the others contribute -ratio * A / N. That is
+ * also the derivative with respect to logprob, as ratio = exp(logprob - inference logprob). On the GPU: cispo_mask.wgsl.
  */
 import type { LossInputs, LossOutputs, RatioBounds } from './types.ts'
 

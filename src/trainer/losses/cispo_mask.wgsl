@@ -1,4 +1,4 @@
-// RLTrainer's form of CISPO: a token whose ratio is outside [low, high] is dropped, the others give -ratio * A;
+// CISPO as in verifiers' RLTrainer: a token whose ratio is outside [low, high] is dropped, the others contribute -ratio * A;
 // d(-ratio * A) / dlogprob = -ratio * A, because ratio = exp(logprob - inference_logprob).
 fn token_loss(logprob: f32, inference_logprob: f32, advantage: f32) -> vec2f {
   let ratio = exp(logprob - inference_logprob);

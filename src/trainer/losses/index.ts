@@ -1,4 +1,4 @@
-/** Finds a loss by name or file, and runs built-ins on the GPU. */
+/** Loads a loss by name or from a file, and runs built-in losses on the GPU. */
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
@@ -10,13 +10,16 @@ import cispo from './cispo.ts'
 import cispoMask from './cispo_mask.ts'
 import type { LossFunction, LossInputs, LossOutputs, RatioBounds } from './types.ts'
 
-/** A loss ready to run. Built-ins have a kernel; a file of the user's runs on the host. */
+/** A loss that is ready to run. Built-in losses have a GPU kernel; a loss from a file runs on the host. */
 export interface Loss {
   name: string
   run: LossFunction
   args: Record<string, unknown>
   kernel?: LossKernel
-  /** False where the file says `export const checkGradient = false`: its gradient is on purpose not the derivative of its loss. */
+  /**
+   * Whether to check the gradient by finite differences. False for built-ins, and for a file with `export const checkGradient = false`, whose
+   * gradient is deliberately not the derivative of its loss.
+   */
   checked: boolean
 }
 
@@ -36,8 +39,8 @@ function builtIn(name: keyof typeof builtIns, { mask_ratio_low, mask_ratio_high 
 }
 
 /**
- * Loads a loss: `cispo`, `cispo_mask`, or the path of a .ts or .js file that exports a LossFunction as its default.
- * @throws UserError naming the file and what is wrong with it
+ * Loads a loss: `cispo`, `cispo_mask`, or the path of a .ts or .js file whose default export is a LossFunction.
+ * @throws UserError that names the file and what is wrong with it
  */
 export async function loadLoss(name: string, bounds: RatioBounds, args: Record<string, unknown> = {}): Promise<Loss> {
   if (isBuiltIn(name)) return builtIn(name, bounds)
@@ -60,10 +63,13 @@ export async function loadLoss(name: string, bounds: RatioBounds, args: Record<s
   return { name, run: module.default as LossFunction, args, checked: module.checkGradient !== false }
 }
 
-/** The loss of supervised training, -logprob / N: CISPO with every weight pinned to 1. The batch's advantages are 1. */
+/** The loss of supervised training, -logprob / N: CISPO with every weight clamped to 1. All advantages of the batch are 1. */
 export const negativeLogLikelihood: Loss = { ...builtIn('cispo', { mask_ratio_low: 1, mask_ratio_high: 1 }), name: 'nll' }
 
-/** gradient and loss of each of `count` tokens, by a built-in's kernel. With `beta` the KL term is added (kl.ts), which reads refLogprobs. */
+/**
+ * Runs a built-in loss's kernel, which writes gradient and loss of each of `count` tokens. If `beta` is set, adds the KL term (kl.ts), which reads
+ * refLogprobs.
+ */
 export function runLossKernel(
   gpu: Gpu,
   { path, bounds }: LossKernel,
@@ -84,7 +90,7 @@ export function runLossKernel(
   else dispatchFlat(gpu, path, {}, bindings, params, count)
 }
 
-/** Copies the arrays, since a loss that writes into its inputs would change the batch for its next call and for the metrics. */
+/** Copies all arrays: a loss that writes to its inputs would otherwise change the batch for its next call and for the metrics. */
 const ownArrays = (x: LossInputs): LossInputs => ({
   ...x,
   logprobs: x.logprobs.slice(),
@@ -98,7 +104,7 @@ const ownArrays = (x: LossInputs): LossInputs => ({
 
 /**
  * Calls a loss on one sequence.
- * @throws UserError where it throws, or returns something that is no gradient
+ * @throws UserError if the loss throws or returns something invalid
  */
 export function runHostLoss(loss: Loss, inputs: LossInputs): LossOutputs {
   let out: LossOutputs

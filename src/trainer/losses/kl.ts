@@ -1,17 +1,17 @@
 /**
- * The KL term that keeps a policy near its reference model, added to any loss: beta x sum of kl / N over the loss tokens, with
- * kl = exp(d) - d - 1, d = reference logprob - logprob: never negative, 0 where both agree, and for sampled tokens an estimate without
- * bias of KL(policy || reference) (GRPO, DeepSeekMath, arXiv 2402.03300, eq. 4). Its twin on the GPU is `kl_term` of token_loss.wgsl.
+ * The KL term that keeps the policy near its reference model, added to any loss: beta * sum of kl / N over the loss tokens, where kl = exp(d) - d - 1
+ * and d = reference logprob - logprob. kl is never negative, is 0 where both models agree, and for sampled tokens is an unbiased estimate of
+ * KL(policy || reference) (DeepSeekMath, arXiv 2402.03300, eq. 4). On the GPU: `kl_term` of kernels/common/token_loss.wgsl.
  */
 import type { LossInputs, LossOutputs } from './types.ts'
 
-/** kl of one token. */
+/** The KL estimate exp(d) - d - 1 of one token, with d = refLogprob - logprob. */
 export function klTerm(logprob: number, refLogprob: number): number {
-  const d = refLogprob - logprob // expm1(d) - d is a difference of nearly equal numbers near 0
+  const d = refLogprob - logprob // near d = 0 expm1(d) - d would cancel; its series is used there
   return Math.abs(d) < 1e-3 ? d * d * (0.5 + d / 6) : Math.expm1(d) - d
 }
 
-/** What a loss gave for a sequence, with the KL term added where beta is above 0; `refLogprobs` must be there then. */
+/** Adds the KL term to a loss's outputs for a sequence if beta is above 0; `x.refLogprobs` must then be present. */
 export function withKl(out: LossOutputs, x: LossInputs, beta = 0): LossOutputs {
   if (beta === 0) return out
   const gradient = out.gradient.slice()

@@ -1,42 +1,42 @@
 /**
- * The shape of a loss, built-in or yours. A loss sees one sequence at a time and depends on the model only through the log-probabilities
- * of its tokens, so it can say dLoss/dlogprob itself; the backward pass starts from (onehot - softmax) times that.
+ * The interface of a loss, built-in or the user's. A loss sees one sequence at a time and depends on the model only through the log-probabilities of
+ * its tokens, so it returns dLoss/dlogprob itself. The backward pass multiplies that by dlogprob/dlogits = (onehot - softmax) / temperature.
  */
 import type { Rollout } from '../../common/types.ts'
 
-/** One sequence. All arrays have one entry a token of the sequence; entries where `lossMask` is 0 mean nothing and must give gradient 0. */
+/** One sequence. All arrays have one entry for each token; entries where `lossMask` is 0 have no meaning and must get gradient 0. */
 export interface LossInputs {
-  /** Under the weights that are being trained, at the sampling temperature. */
+  /** Log-probabilities under the weights being trained, at the sampling temperature. */
   logprobs: Float32Array
   /**
-   * The same values, as constants: write them for what stands under a stop-gradient (CISPO's weight). The check by finite differences
-   * moves `logprobs` and leaves these, so a loss that uses them is checked exactly.
+   * The same values as `logprobs`, to be treated as constants: use them for terms under a stop-gradient, such as CISPO's weight. The
+   * finite-difference check perturbs `logprobs` but not these, so it gets such losses right.
    */
   frozenLogprobs: Float32Array
-  /** As they were when the token was sampled. */
+  /** Log-probabilities recorded when the tokens were sampled. */
   inferenceLogprobs: Float32Array
-  /** Under the frozen reference model, where the run has one: [trainer.args] beta above 0, or use_ref_model. */
+  /** Log-probabilities under the reference model, if the run has one: [trainer.args] beta above 0, or use_ref_model. */
   refLogprobs?: Float32Array
   advantages: Float32Array
   lossMask: Uint8Array
-  /** Full-vocabulary entropy at the sampling temperature. */
+  /** Entropy over the full vocabulary at the sampling temperature, in nats. */
   entropy: Float32Array
-  /** N: loss-mask tokens of the whole global batch. Divide by it, and micro-batching changes nothing. */
+  /** N: the number of loss tokens in the whole global batch. Divide by it, and the result does not depend on the micro-batches. */
   lossTokenCount: number
-  /** Where the sequence came from: reward, metrics, environment, info. Absent for batches made by hand. */
+  /** The rollout that the sequence comes from: reward, metrics, environment, info. Absent in hand-made batches. */
   rollout?: Rollout
 }
 
 export interface LossOutputs {
   /** dLoss/dlogprob of each token; 0 outside the mask. */
   gradient: Float32Array
-  /** This sequence's part of the loss; parts add up. */
+  /** This sequence's part of the loss. The batch's loss is the sum of these parts. */
   loss: number
-  /** Means over the sequence; logged as loss/<name>, averaged over sequences. */
+  /** Each metric is a mean over the sequence. It is averaged over sequences and logged as loss/<name>. */
   metrics?: Record<string, number>
 }
 
-/** A loss is a pure function; its second argument is [trainer.args] loss_args (built-ins: mask_ratio_low and mask_ratio_high). */
+/** A loss is a pure function. `args` is [trainer.args] loss_args (for built-in losses: mask_ratio_low and mask_ratio_high). */
 export type LossFunction<Args = Record<string, unknown>> = (inputs: LossInputs, args: Args) => LossOutputs
 
 /** Bounds of the importance ratio. */
