@@ -1,32 +1,32 @@
 /**
- * What is trained, in flat banks: every parameter is a range of one float32 buffer, its gradient the same range of another. An optimizer
- * step is then a few kernels over whole banks, and no parameter can be forgotten.
+ * Trained parameters in flat banks: every parameter is a range of one float32 buffer, and its gradient the same range of another. An optimizer step
+ * therefore takes a few kernels over whole banks, and cannot miss a parameter.
  */
 import type { BufferRange, Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 
-/** Rows of a parameter that lie together in one bank. */
+/** Consecutive rows of a parameter in one bank. */
 interface ParameterPiece {
   bank: number
-  /** In values, from the bank's start. A multiple of 256, so that the range can be bound by itself and blocks of 8-bit moments are of one parameter. */
+  /** In values from the bank's start. A multiple of 256: the range can be bound by itself, and no block of 8-bit moments is shared. */
   offset: number
   row: number
   rows: number
 }
 
 export interface Parameter {
-  /** Its Hugging Face or PEFT name. */
+  /** Its name in Hugging Face's or PEFT's format. */
   name: string
   rows: number
   columns: number
-  /** Shape as it is written to files, where that differs from (rows, columns): rank padding, vectors. */
+  /** Shape in files. Differs from [rows, columns] where the rank is padded, and for vectors. */
   shape: number[]
   pieces: ParameterPiece[]
   /** Where this is rows of another parameter (`ParameterStore.part`): that one. */
   whole?: Parameter
 }
 
-/** Float32 values that a layer reads beside its matrices. */
+/** Float32 values that a layer reads besides its matrices. */
 export interface TrainedValues {
   name: string
   values: GpuBuffer | BufferRange
@@ -34,7 +34,7 @@ export interface TrainedValues {
 }
 
 interface Bank {
-  /** Values in use, and whether they get weight decay. */
+  /** Number of values in use, and whether weight decay applies to them. */
   count: number
   decays: boolean
   values: GpuBuffer
@@ -46,7 +46,7 @@ export class ParameterStore {
   readonly gpu: Gpu
   readonly parameters: Parameter[] = []
   banks: Bank[] = []
-  /** The buffers that `release` frees: a snapshot does not own the gradients, which are another store's. */
+  /** The buffers that `release` frees. A snapshot does not own its gradients, which belong to another store. */
   readonly #owned: GpuBuffer[] = []
   #planned: { parameter: Parameter; decay: boolean }[] = []
   #parts: { part: Parameter; of: Parameter; row: number }[] = []
@@ -56,8 +56,8 @@ export class ParameterStore {
   }
 
   /**
-   * Declares a parameter; its place is known after `allocate`.
-   * @param decay whether weight decay applies (matrices, as in transformers: not to norms and biases)
+   * Declares a parameter. Its place is known after `allocate`.
+   * @param decay whether weight decay applies (as in transformers: to matrices, not to norms and biases). Default true
    */
   declare(name: string, rows: number, columns: number, options: { shape?: number[]; decay?: boolean } = {}): Parameter {
     const parameter: Parameter = { name, rows, columns, shape: options.shape ?? [rows, columns], pieces: [] }
@@ -67,8 +67,8 @@ export class ParameterStore {
   }
 
   /**
-   * Rows of a declared parameter, for a product that takes those alone: values and gradients are the whole's, which is what is trained, saved and read. Before
-   * `allocate`. `row` times the columns must be a multiple of 64, so that the range can be bound.
+   * Rows of a declared parameter, for a product that reads only these. Values and gradients are those of the whole, which is what is trained, saved and
+   * read. Call it before `allocate`. `row` times the columns must be a multiple of 64, so that the range can be bound.
    */
   part(of: Parameter, row: number, rows: number): Parameter {
     if ((row * of.columns) % 64 !== 0) throw new Error(`${of.name} has no part that begins at row ${row}`)
@@ -77,11 +77,11 @@ export class ParameterStore {
     return part
   }
 
-  /** Lays all declared parameters out in banks that the adapter can bind, and allocates values and gradients (zeroed). */
+  /** Lays out all declared parameters in banks that the adapter can bind, and allocates their values and gradients, both zero. */
   allocate(): void {
     const limit = Math.floor(this.gpu.facts.limits.maxBinding / 4)
     const plans: { count: number; decay: boolean }[] = []
-    // Decayed and undecayed parameters are kept in banks of their own: a step is then one dispatch a bank.
+    // Parameters with and without weight decay are in separate banks, so that the optimizer needs one dispatch for each bank.
     for (const decay of [true, false]) {
       let bank = -1
       for (const { parameter } of this.#planned.filter((p) => p.decay === decay)) {
@@ -124,7 +124,7 @@ export class ParameterStore {
     return buffer
   }
 
-  /** Values of a parameter, or of one of its pieces, for binding. */
+  /** The values of a parameter, or of one of its pieces, as a range to bind. */
   value(parameter: Parameter, piece = parameter.pieces[0]): BufferRange {
     return { buffer: this.banks[piece.bank].values, offset: piece.offset * 4, bytes: piece.rows * parameter.columns * 4 }
   }
@@ -138,7 +138,7 @@ export class ParameterStore {
     return this.parameters.reduce((sum, p) => sum + p.shape.reduce((a, b) => a * b, 1), 0)
   }
 
-  /** The same parameters with the values as they are now in buffers of its own, to be read only: its gradients are this store's. */
+  /** A store with the same parameters and a copy of their current values. It is for reading only: its gradients are those of this store. */
   snapshot(): ParameterStore {
     const copy = new ParameterStore(this.gpu)
     copy.parameters.push(...this.parameters)
@@ -154,7 +154,7 @@ export class ParameterStore {
     for (const bank of this.banks) this.gpu.clear(bank.gradients)
   }
 
-  /** Writes a parameter; `data` is (rows, columns), padding included. */
+  /** Writes a parameter's values. `data` is (rows, columns), including padding. */
   write(parameter: Parameter, data: Float32Array): void {
     for (const piece of parameter.pieces) {
       const part = data.subarray(piece.row * parameter.columns, (piece.row + piece.rows) * parameter.columns)
@@ -178,7 +178,7 @@ export class ParameterStore {
   }
 }
 
-/** (rows, columns) -> shape: drops padded rows or columns. */
+/** Drops padded rows and columns: (rows, columns) to the parameter's shape. */
 export function unpad(data: Float32Array, parameter: Parameter): Float32Array {
   const rows = parameter.shape.length === 2 ? parameter.shape[0] : parameter.rows
   const columns = parameter.shape.at(-1)!
@@ -188,7 +188,7 @@ export function unpad(data: Float32Array, parameter: Parameter): Float32Array {
   return out
 }
 
-/** shape -> (rows, columns), padded with zeros. */
+/** Pads with zeros: the parameter's shape to (rows, columns). */
 export function pad(data: Float32Array, parameter: Parameter): Float32Array {
   const columns = parameter.shape.at(-1)!
   const rows = data.length / columns

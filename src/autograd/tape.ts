@@ -1,9 +1,9 @@
 /**
- * The tape of reverse-mode differentiation: records what ran forward, so that it can be gone through backward.
- * - An operation is a function (tape, inputs) -> output; where the tape records and an input needs a gradient it leaves a node with
- *   its backward rule and keeps (`tensor.keep`) only what that rule reads.
- * - Nothing is differentiated twice: `backward` consumes the tape and frees everything as it goes.
- * - The tape only calls kernels; it never waits. So the commands of a whole step can be recorded once and replayed (gpu.record).
+ * The tape of reverse-mode differentiation: records the operations of a forward pass and runs their backward rules in reverse order.
+ * - An operation is a function (tape, inputs) -> output. If the tape records and an input needs a gradient, it adds a node with its backward rule and
+ *   keeps (`tensor.keep`) only what that rule reads.
+ * - There are no second derivatives: `backward` consumes the tape and releases everything on the way.
+ * - The tape only dispatches kernels and never waits, so the commands of a whole step can be recorded once and replayed (gpu.record).
  */
 import { add } from '../kernels/elementwise/elementwise.ts'
 import type { Gpu } from '../gpu/gpu.ts'
@@ -11,9 +11,9 @@ import { times, type Count } from '../gpu/size.ts'
 import { makeTensor, Tensor } from './tensor.ts'
 
 interface Node {
-  /** The rule reads its gradient. Its values are not kept by this: a rule that needs them lists it in `kept`. */
+  /** The tensor whose gradient the rule reads. Its values are not kept by this; a rule that needs them lists it in `kept`. */
   output: Tensor
-  /** Tensors kept for the rule; dropped after it ran. */
+  /** Tensors kept for the rule; dropped after it has run. */
   kept: Tensor[]
   /** The backward rule: adds to the gradients of the inputs, given that of the output. */
   backward: (dy: Tensor) => void
@@ -21,18 +21,18 @@ interface Node {
 
 export class Tape {
   readonly gpu: Gpu
-  /** False: a forward pass alone; operations keep nothing. */
+  /** False: a forward pass only, in which operations keep nothing. */
   readonly recording: boolean
-  /** Whether this is a checkpointed function's second run, which recomputes what its backward pass reads; its output is not needed again. */
+  /** Whether this is the second run of a checkpointed function, which recomputes what its backward pass reads. Its output is not needed again. */
   readonly recomputing: boolean
-  /** Results of `once` in a checkpointed function that keeps them: its first run fills this, its second reads it. */
+  /** Results of `once` in a checkpointed function that keeps them: written by its first run, read by its second. */
   readonly #kept: Tensor[][] | undefined
   #taken = 0
   #nodes: Node[] = []
-  /** How many nodes there were at each cut. */
+  /** The number of nodes at each cut. */
   #cuts: number[] = []
 
-  /** @param run set by `checkpoint`: which of its two runs this is, and what the first one kept */
+  /** @param run set by `checkpoint`: which of the two runs this is, and what the first one kept */
   constructor(gpu: Gpu, recording: boolean, run: { recomputing?: boolean; kept?: Tensor[][] } = {}) {
     this.gpu = gpu
     this.recording = recording
@@ -41,8 +41,8 @@ export class Tape {
   }
 
   /**
-   * For tensors that are costly to compute and small to keep: where a checkpointed function `keeps` them, its second run gets those of the first
-   * instead of calling `make`. Either way the caller has a reference to each. Both runs must make the same calls in the same order.
+   * For tensors that are expensive to compute and small to keep. If a checkpointed function `keeps` them, its second run gets those of the first
+   * instead of calling `make`. The caller always gets a reference to each. Both runs must make the same calls in the same order.
    */
   once(make: () => Tensor[]): Tensor[] {
     if (!this.#kept) return make()
@@ -50,12 +50,12 @@ export class Tape {
     return this.#kept[this.#taken++].map((t) => t.keep())
   }
 
-  /** A new tensor for an operation's output. */
+  /** Creates a tensor for an operation's output. */
   tensor(rows: Count, columns: number, label: string, needsGrad: boolean): Tensor {
     return makeTensor(this.gpu, rows, columns, label, needsGrad && this.recording)
   }
 
-  /** Leaves a node. `kept` are the tensors that `backward` reads. */
+  /** Adds a node, if the tape records and `output` needs a gradient. `kept`: the tensors that `backward` reads. Returns `output`. */
   node(output: Tensor, kept: Tensor[], backward: (dy: Tensor) => void): Tensor {
     if (!this.recording || !output.needsGrad) return output
     for (const t of kept) t.keep()
@@ -64,9 +64,9 @@ export class Tape {
   }
 
   /**
-   * The node of an elementwise operation that can recompute its output on the way back, so that operations which read that output only in their
-   * own backward rules need not keep it (`Tensor.whenRecomputed`).
-   * @param backward with `again` it must also leave the output's values in the buffer of `dy`, which is then its own to overwrite
+   * Adds a node for an elementwise operation that can recompute its output in the backward pass. Operations that read the output only in their own
+   * backward rules need not keep it then (`Tensor.whenRecomputed`).
+   * @param backward if `again` is true, it must also write the output's values to the buffer of `dy`, which it may then overwrite
    */
   nodeRecomputed(output: Tensor, kept: Tensor[], backward: (dy: Tensor, again: boolean) => void): Tensor {
     if (!this.recording || !output.needsGrad) return output
@@ -80,7 +80,7 @@ export class Tape {
     })
   }
 
-  /** For a backward rule that did not keep `t`: calls `use` with its values, now or when they are recomputed. `kept`: the other tensors that `use` reads. */
+  /** For a backward rule that did not keep `t`: calls `use` with its values, now or once recomputed. `kept`: other tensors that `use` reads. */
   withValues(t: Tensor, kept: Tensor[], use: (values: Tensor) => void): void {
     if (!t.whenRecomputed) return use(t)
     for (const other of kept) other.keep()
@@ -95,9 +95,7 @@ export class Tape {
     for (const t of tensors) t.drop()
   }
 
-  /**
-   * Where a kernel should put its part of dLoss/dt: a fresh buffer, or one that already holds a part and must be added to.
-   */
+  /** Where a kernel should write its part of dLoss/dt: to a new buffer, or (`accumulate`) to one that already holds a part, by adding to it. */
   gradOf(t: Tensor): { grad: Tensor; accumulate: boolean } {
     if (!t.grad) {
       t.grad = makeTensor(this.gpu, t.rows, t.columns, `d ${t.buffer.label}`)
@@ -109,7 +107,7 @@ export class Tape {
     return { grad: own, accumulate: true }
   }
 
-  /** A gradient that may be overwritten: itself, or a copy where another reads it too (a residual path). The caller gets a reference. */
+  /** A gradient that may be overwritten: `grad` itself, or a copy if something else reads it too (a residual path). The caller gets a reference. */
   ownGrad(grad: Tensor): Tensor {
     if (grad.references === 1) return grad.keep()
     const own = makeTensor(this.gpu, grad.rows, grad.columns, grad.buffer.label)
@@ -117,7 +115,7 @@ export class Tape {
     return own
   }
 
-  /** Hands over a whole gradient tensor: it becomes t's, or is added to t's. The caller keeps its own reference. */
+  /** Passes a complete gradient tensor on: it becomes the gradient of `t`, or is added to it. The caller keeps its own reference. */
   giveGrad(t: Tensor, grad: Tensor): void {
     if (!t.needsGrad) return
     if (!t.grad) {
@@ -130,13 +128,13 @@ export class Tape {
     t.grad = sum
   }
 
-  /** Ends a section of a plan (gpu.cut) here, and at the same place on the way back. */
+  /** Ends a section of a plan (gpu.cut) here, and at the same place in the backward pass. */
   cut(): void {
     this.gpu.cut()
     if (this.recording) this.#cuts.push(this.#nodes.length)
   }
 
-  /** Goes backward from the tensors that have a gradient by now (`giveGrad`). Parameters' gradients are added to their banks. */
+  /** Runs the backward pass, from all tensors that have a gradient (`giveGrad`). Gradients of parameters are added to their banks. */
   backward(): void {
     for (let node = this.#nodes.pop(); node; node = this.#nodes.pop()) {
       for (; this.#cuts.at(-1)! > this.#nodes.length; this.#cuts.pop()) this.gpu.cut()
@@ -150,7 +148,7 @@ export class Tape {
     }
   }
 
-  /** Forgets what was recorded (a forward pass that will have no backward). */
+  /** Drops everything recorded, for a forward pass without a backward pass. */
   discard(): void {
     for (const { kept } of this.#nodes) for (const t of kept) t.drop()
     this.#nodes = []
@@ -159,10 +157,10 @@ export class Tape {
 }
 
 /**
- * Gradient checkpointing (arXiv 1604.06174): runs `fn` keeping only its input, and runs it again when its gradient is asked for.
- * `fn` must be a pure function of its input and of parameters; it does not drop `x`. Its last product need not compute its values in the second
- * run (`Tape.recomputing`).
- * @param keeps whether what `fn` makes by `Tape.once` is kept as well instead of being recomputed
+ * Gradient checkpointing (arXiv 1604.06174): runs `fn` and keeps only its input, then runs it again when its gradient is needed. `fn` must be a pure
+ * function of its input and of parameters, and must not drop `x`. In the second run, its last product need not compute its values
+ * (`Tape.recomputing`).
+ * @param keeps whether to keep the results of `Tape.once` in `fn` as well, instead of recomputing them
  */
 export function checkpoint(tape: Tape, x: Tensor, fn: (tape: Tape, x: Tensor) => Tensor, keeps = false): Tensor {
   if (!tape.recording) return fn(tape, x)

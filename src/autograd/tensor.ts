@@ -1,30 +1,33 @@
-/** A float32 matrix on the GPU with a counted lifetime. */
+/** A float32 matrix on the GPU with a reference count. */
 import { GpuMemoryError } from '../gpu/errors.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { capacityOf, times, type Count } from '../gpu/size.ts'
 
 /**
- * Rows x columns of float32, row-major. `references` counts who still needs the values: the code that made it (until it says
- * `tape.done`) and every recorded operation that kept it for its backward pass. At zero the buffer goes back to the pool. In a plan the number of rows may be
- * open: the buffer then has room for its capacity.
+ * A row-major float32 matrix. `references` counts who still needs its values: the code that created it (until it calls `tape.done`) and every
+ * recorded operation that keeps it for its backward pass. At zero the buffer returns to the pool. In a plan the number of rows may be open; the
+ * buffer then has room for the capacity.
  */
 export class Tensor {
-  /** Tensors made so far, for tests: a replayed plan makes none. */
+  /** Number of tensors created so far. For tests: a replayed plan creates none. */
   static made = 0
   readonly rows: Count
   readonly columns: number
   readonly buffer: GpuBuffer
-  /** Not readonly: tensors that a checkpointed function keeps (`Tape.once`) were made in a run without gradients. */
+  /** Not readonly: tensors that a checkpointed function keeps (`Tape.once`) are created in a run without gradients. */
   needsGrad: boolean
   references = 1
-  /** Whether it holds f16 values, two in each float32's place (`columns` is half their number): input for products on matrix units (`takesHalf`). */
+  /**
+   * Whether it holds f16 values, two in the place of each float32 (`columns` is then half their number). Such tensors are inputs of matrix products
+   * on matrix units (`takesHalf`).
+   */
   half = false
-  /** dLoss / dthis while a backward pass is under way. */
+  /** dLoss/d(this tensor), during a backward pass. */
   grad: Tensor | undefined
   /**
-   * Set where the node that made this tensor can recompute its values on the way back, so that nobody has to keep them (`Tape.nodeRecomputed`): what
-   * backward rules that ran before want to do with the values then.
+   * Set if the node that created this tensor recomputes its values in the backward pass, so that nobody has to keep them (`Tape.nodeRecomputed`).
+   * Backward rules that ran before add here what they will do with the values.
    */
   whenRecomputed: ((values: Tensor) => void)[] | undefined
 
@@ -51,7 +54,10 @@ export class Tensor {
   }
 }
 
-/** @throws GpuMemoryError where kernels could not bind it: fewer rows can be tried, as where the memory does not hold it */
+/**
+ * Allocates a tensor with undefined values. @throws GpuMemoryError if memory does not suffice, or kernels could not bind it in one piece; with fewer
+ * rows it may succeed
+ */
 export function makeTensor(gpu: Gpu, rows: Count, columns: number, label: string, needsGrad = false): Tensor {
   const bytes = capacityOf(rows) * columns * 4
   const { maxBinding } = gpu.facts.limits

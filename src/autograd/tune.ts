@@ -1,4 +1,4 @@
-/** The door to tuning for the rooms above, which know no kernels: every kernel family with a choice is measured, and the choices are kept. */
+/** Gives access to kernel tuning to code that must not import kernels: measures every kernel family that has a choice, and saves the choices. */
 import type { Gpu } from '../gpu/gpu.ts'
 import { tuneMatmul, type TuneRow } from '../kernels/matmul/tune.ts'
 import type { Tiles } from '../kernels/matmul/tiles.ts'
@@ -7,7 +7,10 @@ import { checkTunePath, writeTuned } from '../kernels/matmul/tuned.ts'
 export { tileText } from '../kernels/matmul/tiles.ts'
 export { tileWords, type TuneRow } from '../kernels/matmul/tune.ts'
 
-/** Measures, within a minute, and writes the user's cache. `report` hears of each candidate. Gives the file and what was chosen. */
+/**
+ * Measures the kernels (for up to a minute) and writes the user's cache of choices. `report` is called for each candidate. @returns the path of the
+ * cache and the choices
+ */
 export async function tuneKernels(gpu: Gpu, report: (row: TuneRow) => void): Promise<{ path: string; tiles: Partial<Tiles> }> {
   checkTunePath()
   const tiles = await tuneMatmul(gpu, { report })

@@ -82,8 +82,8 @@ export class Orchestrator {
 
   /**
    * Waits for a step's rollouts and makes the batch from them, on which weights of `version` will be trained.
-   * @throws Error if every rollout failed (on every try), with the first one's reason; UserError if the environment, the advantage or a filter is to
-   *   blame
+   * @throws Error if every rollout failed (on every try), with the first one's reason; UserError if the environment, advantage or a filter is at
+   *   fault
    */
   async batch(step: number, version: PolicyVersion): Promise<StepBatch> {
     this.prepare(step)

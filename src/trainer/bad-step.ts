@@ -26,10 +26,7 @@ export interface BadUpdate {
 /** The most sequences that a note names. */
 const MOST_NAMED = 10
 
-/**
- * Writes `<run>/nan_step_N/batch.json` and note.txt, waiting for room if the disk is full. `warn` is told of the step and of any wait. @returns the
- * folder
- */
+/** Writes `<run>/nan_step_N/batch.json` and note.txt; waits while the disk is full. `warn` is told of the step and of waits. @returns the folder */
 export async function writeBadStep(
   runFolder: string,
   batch: TrainingBatch,

@@ -11,8 +11,7 @@
  *     STABLE                                           written last: the files and their sizes
  *
  * A folder is written under a temporary name, synced and renamed. It does not count as a checkpoint if STABLE is missing, or if a file has another
- * size or does not begin as its format must. Before a checkpoint is loaded its files are read completely, and it does not count if a checksum
- * differs.
+ * size or does not begin as its format must. Before a checkpoint is loaded, its files are read completely and their checksums compared.
  */
 import { closeSync, openSync, readdirSync, readFileSync, readSync, statSync } from 'node:fs'
 import { basename, join } from 'node:path'

@@ -315,10 +315,7 @@ export class MicroBatchRunner {
     this.#backward = open && (() => this.#goBack(room, open))
   }
 
-  /**
-   * Runs the forward pass up to the results, and with a built-in loss also the backward pass. For a loss on the host, returns the tape that
-   * `backward` needs.
-   */
+  /** Runs the forward pass, and with a built-in loss also the backward pass. For a loss on the host, returns the tape for `backward`. */
   #forward(room: Room, work: Work): { tape: Tape; out: HeadOutput } | undefined {
     const { gpu } = this.#decoder
     const { counts, results, stride } = room

@@ -27,10 +27,7 @@ export const MOMENTS: readonly Moment[] = ['exp_avg', 'exp_avg_sq']
 /** A moment of a parameter, in the parameter's shape: float32 values, or 8-bit codes whose blocks and scales are those of the padded matrix. */
 export type MomentData = Float32Array | Codes
 
-/**
- * The moments of a bank, one for each value: float32, or with `scale` 8-bit codes. `scale` has two float32 values, one for each moment, for every
- * block of 256.
- */
+/** The moments of a bank: float32, or with `scale` 8-bit codes. `scale` has one float32 for each moment of every block of 256 values. */
 interface BankState {
   exp_avg: GpuBuffer
   exp_avg_sq: GpuBuffer

@@ -2,8 +2,7 @@
  * A reference model that is updated: every `every` steps it takes over the policy's weights, as with TRL's sync_ref_model and a mixup of 1 (the hard
  * update of TR-DPO, arXiv 2404.09656). The KL term then limits how far the policy moves within that many steps, not over the whole run.
  *
- * The weights go through files in the run folder, `reference/`, so that a resumed run reads exactly what this one has. Checkpoints contain the same
- * files.
+ * The weights go through files in the run folder, `reference/`, so that a resumed run reads exactly what this one has. Checkpoints contain them too.
  */
 import { copyFileSync, existsSync, linkSync, mkdirSync, readdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'

@@ -1,4 +1,4 @@
-/** Rotary embedding and attention over a packed batch. */
+/** Rotary position embedding (RoPE) and attention over a packed batch. */
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import * as kernels from '../../kernels/attention/attention.ts'
 import type { HeadShape, PagedCache } from '../../kernels/attention/attention.ts'
@@ -8,21 +8,22 @@ import { Tensor } from '../tensor.ts'
 import type { Tape } from '../tape.ts'
 import { roomInHalf } from './linear.ts'
 
-/** Where each row of a packed batch stands; see kernels/attention/common.wgsl. */
+/** Where each row of a packed batch finds its keys (see kernels/attention/common.wgsl). */
 export interface RowLayout {
   /** (rows) vec4u: prefix start, prefix length, own start, position. */
   info: GpuBuffer
-  /** (rows) u32: rows r .. keyEnd[r] - 1 see row r. Only backward needs it; it says that k and v are this batch's own. */
+  /** (rows) u32: rows r .. keyEnd[r] - 1 attend to row r. Only the backward pass reads it. If set, k and v are this batch's own. */
   keyEnd?: GpuBuffer
 }
 
-/** How the rows of a cache are found; see kernels/attention/attention.ts. */
+/** How the rows of a paged cache are found (see kernels/attention/attention.ts). */
 export type { PagedCache }
 
 /**
- * Rotates x (rows, heads * headDim) by its rows' positions. In place: the output takes over x's buffer, and the backward pass needs
- * only the angles. The caller must not use or drop x afterwards.
- * @param turned x is rotated already, by the kernel that made it: what is left is the backward pass @param rotaryDim channels of a head that are turned
+ * Rotates x (rows, heads * headDim) by its rows' positions (RoPE, arXiv 2104.09864). In place: the output takes over the buffer of x, and the
+ * backward pass needs only the angles. The caller must not use or drop x afterwards.
+ * @param turned the kernel that computed x has already rotated it; only the backward pass is added
+ * @param rotaryDim channels of a head that are rotated
  */
 export function rope(
   tape: Tape,
@@ -38,7 +39,7 @@ export function rope(
   if (!turned) ropeKernel(gpu, x.buffer, layout.info, table, x.rows, heads, headDim, false, rotaryDim)
   const y = new Tensor(x.buffer, x.rows, x.columns, x.needsGrad)
   if (!tape.recording || !x.needsGrad) return y
-  // The buffer now belongs to y alone; x remains only to carry its gradient.
+  // The buffer now belongs to y alone. x remains only to carry its gradient.
   return tape.node(y, [], (dy) => {
     const dx = tape.ownGrad(dy)
     ropeKernel(gpu, dx.buffer, layout.info, table, x.rows, heads, headDim, true, rotaryDim)
@@ -48,9 +49,9 @@ export function rope(
 }
 
 /**
- * o = softmax(scale q kᵀ) v over the keys of a cache that `layout`, or `paged`, gives each row, in a pass without gradients.
- * @param q (rows, heads * D) @param cache k, v (cache rows, kv heads * D) @param paged how the cache's rows are found
- * @param half o may be in f16 (`readsHalf` of linears.ts): where its kernel writes it so
+ * o = softmax(scale q kᵀ) v over the keys that `layout` or `paged` gives each row in a cache. For passes without gradients.
+ * @param q (rows, heads * D) @param cache k, v (cache rows, kv heads * D) @param paged how the rows of the cache are found
+ * @param half whether o may be in f16 (`readsHalf` of linears.ts); it is if its kernel supports it
  */
 export function attentionOverCache(
   tape: Tape,
@@ -63,12 +64,12 @@ export function attentionOverCache(
 ): Tensor {
   const { gpu } = tape
   const { rows, columns } = q
-  // The kernel for tiles of prompt rows takes float32 only.
+  // The kernel for tiles of prompt rows supports float32 only.
   const narrow = half && !paged?.prompts
   const o = narrow ? roomInHalf(tape, { rows, columns }) : tape.tensor(rows, columns, 'attention', false)
   const lse = tape.tensor(rows, shape.heads, 'attention lse', false)
   const splits = paged ? kernels.decodeSplits(gpu, rows, shape, paged) : 1
-  // Each split's partial sums, and its (m, l).
+  // For each split: partial sums, and (m, l), the maximum and the sum of exponentials.
   const widths = splits > 1 ? [shape.headDim, 2] : []
   const scratch = widths.map((n) => tape.tensor(rows, shape.heads * splits * n, 'attention splits', false))
   const [parts, stats] = scratch.map(({ buffer }) => buffer)
@@ -80,7 +81,7 @@ export function attentionOverCache(
 
 /**
  * o = softmax(scale q kᵀ) v over the keys that `layout` gives each row.
- * @param q (rows, heads * D) @param k,v (rows, kv heads * D): this batch's own
+ * @param q (rows, heads * D) @param k,v (rows, kv heads * D), this batch's own
  */
 export function attention(tape: Tape, q: Tensor, k: Tensor, v: Tensor, layout: RowLayout, shape: HeadShape): Tensor {
   const { gpu } = tape

@@ -1,4 +1,4 @@
-/** Causal convolution of each channel by itself: with SiLU, or gated. */
+/** Depthwise causal convolution: followed by SiLU, or gated. */
 import { rangeOf } from '../../gpu/gpu.ts'
 import * as kernels from '../../kernels/causal-conv/causal-conv.ts'
 import type { ConvCache } from '../../kernels/causal-conv/causal-conv.ts'
@@ -8,9 +8,9 @@ import type { Tensor } from '../tensor.ts'
 import type { RowLayout } from './attention.ts'
 
 /**
- * silu of each channel's sum over its last inputs, times their weights; the channels in tensors of `widths`.
- * @param x (rows, channels) @param weight (channels, taps), the newest input's last
- * @param layout sequences that are whole, without shared prompts @param cache inputs of earlier passes, in a pass without gradients
+ * For each channel, silu of the weighted sum of its last `taps` inputs. Returns the channels as tensors of `widths` columns.
+ * @param x (rows, channels) @param weight (channels, taps), that of the newest input last
+ * @param layout must be of whole sequences, without shared prompts @param cache inputs of earlier passes, in a pass without gradients
  */
 export function causalConv(
   tape: Tape,
@@ -31,7 +31,7 @@ export function causalConv(
     return y
   })
   if (cache) kernels.keepInputs(gpu, x.buffer, cache, rows, shape)
-  // All channels go back together, when the first output's node is reached, which is the last of them.
+  // All channels share one backward pass, which runs at the first output's node: the last of them to be reached.
   const gradients: Tensor[] = []
   outputs.forEach((y, i) => {
     tape.node(y, [x], (dy) => {

@@ -1,4 +1,4 @@
-/** The two gates of a Gated DeltaNet, for each token and head: the decay of the state, and the step size of its update. */
+/** The two gates of a Gated DeltaNet (arXiv 2412.06464) for each token and head: the decay of the state, and the step size of its update. */
 import { rangeOf } from '../../gpu/gpu.ts'
 import * as kernels from '../../kernels/elementwise/elementwise.ts'
 import { addColumnSums } from '../../kernels/norm/norm.ts'
@@ -6,7 +6,7 @@ import type { TrainedValues } from '../parameters.ts'
 import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
 
-/** The logarithm of the decay, -exp(aLog) * softplus(a + dtBias): (rows, heads) of a (rows, heads), aLog and dtBias (heads). */
+/** The logarithm of the decay, -exp(aLog) * softplus(a + dtBias): (rows, heads), from a (rows, heads), and aLog and dtBias (heads). */
 export function deltaDecay(tape: Tape, a: Tensor, aLog: TrainedValues, dtBias: TrainedValues): Tensor {
   const { gpu } = tape
   const { rows, columns: heads, count } = a

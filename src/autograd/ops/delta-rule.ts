@@ -1,11 +1,11 @@
-/** The gated delta rule over a packed batch. */
+/** The gated delta rule (arXiv 2412.06464) over a packed batch. */
 import * as kernels from '../../kernels/delta-rule/delta-rule.ts'
 import type { DeltaCache, DeltaShape } from '../../kernels/delta-rule/delta-rule.ts'
 import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
 import type { RowLayout } from './attention.ts'
 
-/** Of each token, vectors of its heads (kernels/delta-rule). */
+/** The vectors of each token's heads (kernels/delta-rule). */
 interface DeltaTensors {
   /** (rows, key heads * key channels), already normalised. */
   q: Tensor
@@ -18,8 +18,8 @@ interface DeltaTensors {
 }
 
 /**
- * The output of the delta rule: each token reads the state that the tokens up to it have written. (rows, heads * value channels).
- * @param layout sequences that are whole, without shared prompts @param cache states of earlier passes, in a pass without gradients
+ * The output of the delta rule, (rows, heads * value channels): each token reads the state that the tokens up to and including it have written.
+ * @param layout must be of whole sequences, without shared prompts @param cache states of earlier passes, in a pass without gradients
  */
 export function deltaRule(tape: Tape, x: DeltaTensors, layout: RowLayout, shape: DeltaShape, cache?: DeltaCache): Tensor {
   const { gpu } = tape

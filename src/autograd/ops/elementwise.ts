@@ -1,9 +1,9 @@
-/** The gate of SwiGLU and its kin. */
+/** Gates: SwiGLU and its variants. */
 import * as kernels from '../../kernels/elementwise/elementwise.ts'
 import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
 
-/** y = silu(g) * u, or gelu(g) * u, or sigmoid(g) * u; all (rows, columns). */
+/** y = silu(g) * u, or with `gate` gelu(g) * u or sigmoid(g) * u. All (rows, columns). */
 export function siluGate(tape: Tape, g: Tensor, u: Tensor, gate?: kernels.Gate): Tensor {
   const { gpu } = tape
   const y = tape.tensor(g.rows, g.columns, 'silu gate', g.needsGrad || u.needsGrad)
@@ -11,7 +11,7 @@ export function siluGate(tape: Tape, g: Tensor, u: Tensor, gate?: kernels.Gate):
   return siluGateNode(tape, g, u, y, gate)
 }
 
-/** Leaves the node of `siluGate`'s output y, which has been computed. */
+/** Adds the node for the output y of `siluGate`, which is already computed. */
 export function siluGateNode(tape: Tape, g: Tensor, u: Tensor, y: Tensor, gate?: kernels.Gate): Tensor {
   const { gpu } = tape
   return tape.nodeRecomputed(y, [g, u], (dy, again) => {

@@ -1,8 +1,8 @@
 /**
- * The output head: log-probability and entropy of given tokens without ever holding tokens x vocabulary.
- * Rows are walked in chunks; a chunk's logits are the only scratch, at most 48 MiB however many tokens there are. Where the loss is known
- * on the GPU, a chunk's logits turn into their gradient in place right away (after Liger's idea, arXiv 2410.10989); a loss that runs on the
- * host gets its log-probabilities first, and backward makes each chunk's logits again.
+ * The output head: log-probabilities and entropies of target tokens, without a tokens x vocabulary matrix of logits.
+ * Rows are processed in chunks, and the only scratch is one chunk's logits, at most 48 MiB for any number of tokens. If the loss is computed on the
+ * GPU, a chunk's logits are replaced by their gradient at once (an idea of Liger Kernel, arXiv 2410.10989). A loss on the host gets the
+ * log-probabilities first, and `backward` computes each chunk's logits again.
  */
 import type { BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
@@ -24,34 +24,36 @@ export interface Head {
 
 const scratchBytes = 48 * 2 ** 20
 
-/** Rows of a chunk: a multiple of 64, so that a chunk's part of a per-token buffer can be bound by itself. */
+/** Rows in a chunk: a multiple of 64, so that a chunk's part of a per-token buffer can be bound by itself. */
 export function headChunkRows(vocabulary: number): number {
   return Math.min(512, Math.max(64, Math.floor(scratchBytes / (vocabulary * 4) / 64) * 64))
 }
 
-/** Scored tokens first .. first + count. */
+/** Scored tokens first .. first + count - 1. */
 interface HeadChunk {
   first: number
   count: Count
 }
 
-/** Fills `coefficient` (dLoss/dlogprob) of a chunk's tokens from their `logprobs`, by recording a kernel. */
+/**
+ * Records a kernel that computes dLoss/dlogprob of a chunk's tokens from their `logprobs`. Returns the buffer that holds it, for all scored tokens.
+ */
 export type ChunkLoss = (chunk: HeadChunk, logprobs: GpuBuffer) => GpuBuffer
 
 export interface HeadOutput {
-  /** (rows) each. `release` drops them. */
+  /** (rows, 1) each. `release` drops both. */
   logprobs: Tensor
   entropy: Tensor
-  /** For a loss that was not known in the forward pass: gradient to the hidden rows from dLoss/dlogprob (rows). */
+  /** For a loss that was not known in the forward pass: computes the gradient of the hidden rows from dLoss/dlogprob (rows). */
   backward(coefficient: GpuBuffer): void
   release(): void
 }
 
 /**
- * Log-probabilities of `targets` and entropies, at `temperature`.
+ * Computes log-probabilities of `targets`, and entropies over the vocabulary in nats, at `temperature`.
  * @param hidden (rows, K), after the last norm @param targets (rows) u32
- * @param loss where given, the gradients of `hidden` and of a trained head are made in the same pass
- * @param entropyWeight where given, the loss has so much of each token's entropy taken from it
+ * @param loss if given, the gradients of `hidden` and of a trained head are computed in the same pass
+ * @param entropyWeight if given, this times each token's entropy is subtracted from the loss
  */
 export function logprobHead(
   tape: Tape,
@@ -70,7 +72,7 @@ export function logprobHead(
   const most = capacityOf(rows)
   const chunkRows = Math.min(headChunkRows(weight.rows), most)
   const stride = strideOf(gpu, head)
-  // y is as wide as a slice of the weight that was asked for, however many rows of it there are.
+  // The output is as wide as the slice of the weight that is asked for (`stride`), even if the weight has fewer rows.
   const wide = { slice: { row: 0, rows: stride } }
   const made = { ...wide, alpha: scale }
   const logits = tape.tensor(chunkRows, stride, 'logits', false)
@@ -124,7 +126,9 @@ export function logprobHead(
   }
 }
 
-/** Columns of a row of logits. For a trained head CPU drivers want a multiple of 64: dW's operands are staged then (kernels/matmul/stage.ts). */
+/**
+ * Columns in a row of logits. For a trained head, CPU drivers need a multiple of 64, as the operands of dW are then staged (kernels/matmul/stage.ts).
+ */
 function strideOf(gpu: Gpu, { weight, trained }: Head): number {
   return gpu.facts.software && trained ? Math.ceil(weight.rows / 64) * 64 : weight.rows
 }

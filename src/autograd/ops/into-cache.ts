@@ -1,4 +1,4 @@
-/** Keys and values of a pass without gradients, on their way into a cache. */
+/** Writes keys and values to a KV cache, in passes without gradients. */
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import type { CacheData } from '../../kernels/common/kv-texture.ts'
 import { normRopeIntoCache, ropeIntoCache, takesNormRope } from '../../kernels/rope/rope.ts'
@@ -7,8 +7,8 @@ import type { Tensor } from '../tensor.ts'
 import { rmsNorm, type Norm } from './norm.ts'
 
 /**
- * Where a pass without gradients puts its keys and values: `slots` (rows) vec2u of cache row and position, caches (cache rows, kv heads * headDim) of float32 or
- * f16.
+ * Where a pass without gradients writes its keys and values. `slots` (rows) vec2u: cache row and position. The caches are (cache rows, kv heads *
+ * headDim), float32 or f16.
  */
 export interface IntoCache {
   slots: GpuBuffer
@@ -21,14 +21,17 @@ export interface IntoCache {
   f16: boolean
 }
 
-/** Rotates q in place, and puts the rotated k and v into the cache. */
+/** Rotates q in place, and writes the rotated k and v to the cache. */
 export function turnIntoCache(tape: Tape, { q, k, v }: { q: Tensor; k: Tensor; v: Tensor }, into: IntoCache): void {
   const { headDim, rotaryDim, f16 } = into
   const shape = { heads: q.columns / headDim, kvHeads: k.columns / headDim, headDim }
   ropeIntoCache(tape.gpu, { ...into, q: q.buffer, k: k.buffer, v: v.buffer }, q.rows, shape, f16, rotaryDim)
 }
 
-/** As `turnIntoCache` of q and k whose heads, or whole rows, are normalised first: q, and it drops what it was given. With one dispatch where heads and cache suit it. */
+/**
+ * Normalises the heads or whole rows of q and k, then does what `turnIntoCache` does. In one dispatch if heads and cache permit. Drops its inputs.
+ * @returns q
+ */
 export function normIntoCache(tape: Tape, [q, k, v]: Tensor[], [ofQ, ofK]: [Norm, Norm], into: IntoCache): Tensor {
   const { headDim, rotaryDim = headDim, f16 } = into
   const ofHeads = [ofQ, ofK].every(({ channels }) => channels === headDim)

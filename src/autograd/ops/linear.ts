@@ -1,4 +1,4 @@
-/** Linear layers: frozen, LoRA (arXiv 2106.09685) or trained whole. */
+/** Linear layers: frozen, with LoRA (arXiv 2106.09685), or fully trained. */
 import type { Binding, BufferRange } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { map, type Count } from '../../gpu/size.ts'
@@ -12,7 +12,7 @@ import type { Parameter, ParameterStore } from '../parameters.ts'
 import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
 
-/** A low-rank adapter of one projection: y += scale * B A x. A is (rank, K), B is (N, rank), rank padded to a multiple of 8 with zeros. */
+/** A low-rank adapter of one projection: y += scale * B A x. A is (rank, K), B is (N, rank); the rank is padded with zeros to a multiple of 8. */
 export interface Lora {
   store: ParameterStore
   a: Parameter
@@ -22,31 +22,31 @@ export interface Lora {
   dropout: number
 }
 
-/** A projection: W (N, K), an optional bias (N), and what of it is trained. */
+/** A projection: weight (N, K), an optional bias (N), and which of its parameters are trained. */
 export interface Projection {
-  /** Hugging Face module path, for example model.layers.0.self_attn.q_proj. */
+  /** Module path in Hugging Face's model, for example model.layers.0.self_attn.q_proj. */
   name: string
   /** Where files hold it as rows of a larger matrix of this name: the first of them. */
   firstRow?: number
   weight: Weight
   bias?: GpuBuffer | BufferRange
   lora?: Lora
-  /** Trained whole: where the gradients go. */
+  /** If the projection is fully trained: where its gradients go. */
   trained?: { store: ParameterStore; weight: Parameter; bias?: Parameter }
 }
 
 export interface LinearArguments {
-  /** Added to the output, (rows, N). */
+  /** Added to the output; (rows, N). */
   residual?: Tensor
-  /** The product, LoRA's part included, is multiplied by it before the residual is added. Default: 1. Not with a bias. */
+  /** Factor of the product, including LoRA's part, applied before the residual is added. Default: 1. Not with a bias. */
   scale?: number
-  /** Seed of LoRA's dropout for this micro-batch; no dropout without one. */
+  /** Seed of LoRA's dropout for this micro-batch. Default: no dropout. */
   dropoutSeed?: Count
-  /** The output is a checkpointed layer's: its values are not made where that runs again. */
+  /** Whether the output is that of a checkpointed layer, whose values need not be computed when the layer runs again. */
   last?: boolean
 }
 
-/** y = scale * (x Wᵀ (+ LoRA)) (+ bias) (+ residual); x (rows, K), y (rows, N). */
+/** y = scale * (x Wᵀ (+ LoRA)) (+ bias) (+ residual). x (rows, K), y (rows, N). */
 export function linear(tape: Tape, x: Tensor, projection: Projection, options: LinearArguments = {}): Tensor {
   const { gpu } = tape
   const { weight, lora, bias } = projection
@@ -73,7 +73,7 @@ export function linear(tape: Tape, x: Tensor, projection: Projection, options: L
   return y
 }
 
-/** xa = scale * input Aᵀ. On GPUs it leaves x in f16 too, where what comes next is a product on matrix units that reads it so. */
+/** Computes xa = scale * input Aᵀ. On GPUs, also writes x in f16 if the projection runs on matrix units that read it so; that copy is returned. */
 function firstProduct(tape: Tape, x: Tensor, input: Tensor, weight: Weight, lora: Lora, xa: Tensor): Tensor | undefined {
   const { gpu } = tape
   const a = weightView('lora_A', lora.store.value(lora.a), lora.rank, weight.columns)
@@ -83,26 +83,26 @@ function firstProduct(tape: Tape, x: Tensor, input: Tensor, weight: Weight, lora
   return half
 }
 
-/** Room for (rows, columns) values in f16. */
+/** A tensor for (rows, columns) values in f16. */
 export function roomInHalf(tape: Tape, { rows, columns }: { rows: Count; columns: number }): Tensor {
   const made = tape.tensor(rows, columns / 2, 'activations in f16', false)
   made.half = true
   return made
 }
 
-/** Room for the output of a projection. */
+/** A tensor for the output of a projection. */
 export function linearOutput(tape: Tape, x: Tensor, { name, weight, lora, trained }: Projection, residual?: Tensor): Tensor {
   return tape.tensor(x.rows, weight.rows, name, x.needsGrad || !!residual?.needsGrad || !!lora || !!trained)
 }
 
-/** What LoRA's backward reads: the input of A, after dropout, and its product `xa` (rows, rank), which lies in `held`. */
+/** What LoRA's backward pass reads: the input of A (after dropout), and their product `xa` (rows, rank), which is stored in the tensor `held`. */
 interface Down {
   input: Tensor
   xa: Binding
   held: Tensor
 }
 
-/** Leaves the node of a projection's output, which has been computed. `down` where it has an adapter. */
+/** Adds the node for a projection's output, which is already computed. `down` is needed if there is an adapter. */
 export function linearNode(
   tape: Tape,
   { x, y, down }: { x: Tensor; y: Tensor; down?: Down },
@@ -110,7 +110,7 @@ export function linearNode(
   { residual, dropoutSeed, scale }: LinearArguments,
 ): Tensor {
   const read = lora && down ? [down.input, down.held] : trained ? [x] : []
-  // What is made again on the way back need not be kept.
+  // What is recomputed in the backward pass need not be kept.
   const kept = read.filter((t) => !t.whenRecomputed)
   return tape.node(y, kept, (dy) => {
     if (lora && down) loraBackward(tape, { x, input: down.input, xa: down.xa, dy }, weight, lora, dropoutSeed, scale)
@@ -122,7 +122,7 @@ export function linearNode(
   })
 }
 
-/** x itself, or x with LoRA's dropout: also on a tape that does not record, which is how a checkpointed layer first runs. */
+/** x itself, or x with LoRA's dropout. Dropout also applies on a tape that does not record, as in the first run of a checkpointed layer. */
 function droppedOut(tape: Tape, x: Tensor, lora: Lora, seed: Count | undefined): Tensor {
   if (lora.dropout === 0 || seed === undefined) return x
   const dropped = tape.tensor(x.rows, x.columns, 'dropout', false)
@@ -130,7 +130,7 @@ function droppedOut(tape: Tape, x: Tensor, lora: Lora, seed: Count | undefined):
   return dropped
 }
 
-/** Each projection's own. */
+/** A different seed for each projection. */
 const seedOf = (lora: Lora, seed: Count): Count => map(seed, (n) => (n + lora.a.pieces[0].offset) >>> 0)
 
 function loraBackward(
@@ -182,7 +182,7 @@ function trainedBackward(tape: Tape, x: Tensor, dy: Tensor, trained: NonNullable
   if (bias) addColumnSums(tape.gpu, dy.buffer, store.gradient(bias), dy.rows, dy.columns)
 }
 
-/** Adds alpha * dyᵀ x, of their first `rows` rows, to the pieces of the bank that hold a weight's gradient. */
+/** Adds alpha * dyᵀ x over `rows` rows to the pieces of the bank that hold a weight's gradient. */
 export function weightBackward(
   { gpu }: Tape,
   x: Binding,

@@ -1,7 +1,7 @@
 /**
- * Several projections of one input at once: q, k and v, or SwiGLU's gate and up. Where that is faster, LoRA's first products (x Aᵀ), the projections
- * and SwiGLU's gate take one dispatch each, or even one for two of these; the bits are those of one projection after the other. When gradients
- * are recorded, SwiGLU's gate is a kernel of its own on GPUs; on CPU drivers the joint kernel keeps the two factors for the way back.
+ * Several projections of one input: q, k and v, or SwiGLU's gate and up. Where that is faster, LoRA's first products (x Aᵀ), the projections and
+ * SwiGLU's gate take one dispatch each, or one dispatch for two of these. The outputs are bit-identical to those of separate projections. When
+ * gradients are recorded, GPUs run SwiGLU's gate as a separate kernel; on CPU drivers the joint kernel keeps the two factors for the backward pass.
  */
 import type { BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
@@ -22,34 +22,34 @@ import { turnIntoCache, type IntoCache } from './into-cache.ts'
 import { linear, linearNode, linearOutput, roomInHalf, type LinearArguments, type Projection } from './linear.ts'
 import { rmsNorm, rmsNormInHalf, type Norm } from './norm.ts'
 
-/** Several adapters of the projections of one input, stacked along the rank: A_i (rank, K) and B_i (N_i, rank) of each projection, in one buffer. */
+/** Several adapters of the projections of one input, stacked along the rank in one buffer: A_i (rank, K) and B_i (N_i, rank) of each projection. */
 export interface StackedLora extends StackLayout {
   rank: number
   a: BufferRange[]
   b: BufferRange[]
-  /** For each projection the scales of all adapters, by index: `perProjection` values. */
+  /** For each projection, the scales of all adapters by index: `perProjection` values. */
   scales: BufferRange
   perProjection: number
 }
 
-/** Adapters by row (inference/adapter-bank.ts), in place of the projections' own. */
+/** An adapter for each row (inference/adapter-bank.ts), instead of the projections' own. */
 export interface RowAdapters {
   /** (rows) u32: the index of each row's adapter in the stacks. */
   places: GpuBuffer
-  /** The stack of projections of one input; undefined where no adapter changes them. */
+  /** The stack for the projections of one input; undefined if no adapter changes them. */
   of(projections: Projection[]): StackedLora | undefined
 }
 
 export interface LinearsArguments extends LinearArguments {
-  /** Only on a tape that keeps nothing. */
+  /** Only on a tape that does not record. */
   adapters?: RowAdapters
-  /** The input is normalised first, by whole rows. */
+  /** If given, whole rows of the input are normalised first. */
   norm?: Norm
 }
 
 /**
- * The outputs of several projections of one input, as of `linear`. With `adapters`, each row has the same bits as with its own adapter alone: sums
- * over the rank of the stack run in order, and the parts of other adapters add 0.
+ * The outputs of several projections of one input, as `linear` computes them. With `adapters`, each row has the same bits as with only its own
+ * adapter: sums over the stack's rank run in order, and the parts of other adapters add 0.
  */
 export function linears(tape: Tape, x: Tensor, projections: Projection[], options: LinearsArguments): Tensor[] {
   return projected(tape, x, projections, options, arranged(tape, x, projections, options, false))
@@ -88,7 +88,7 @@ function projected(
   return ys
 }
 
-/** Leaves a node for each projection of one input. */
+/** Adds a node for each projection of one input. */
 function nodesOf(tape: Tape, input: Tensor, projections: Projection[], ys: Tensor[], lora: Downs | undefined): void {
   if (goesBackTogether(tape, projections, ys, lora)) return jointNode(tape, input, projections, ys)
   projections.forEach((projection, i) => {
@@ -97,7 +97,7 @@ function nodesOf(tape: Tape, input: Tensor, projections: Projection[], ys: Tenso
   })
 }
 
-/** Whether the projections share one backward pass (`jointNode`): all or none of them trained whole, no adapter, and a gradient for each output. */
+/** Whether the projections share a backward pass (`jointNode`): all or none fully trained, no adapter, and every output needs a gradient. */
 function goesBackTogether(tape: Tape, projections: Projection[], ys: Tensor[], lora: GroupLora | undefined): boolean {
   if (lora || !tape.recording || !ys.every(({ needsGrad }) => needsGrad)) return false
   const trained = projections.filter((projection) => projection.trained)
@@ -112,7 +112,10 @@ function goesBackTogether(tape: Tape, projections: Projection[], ys: Tensor[], l
   )
 }
 
-/** A node for each projection. On the way back the first one's turn comes last, when all gradients are there: it does the work of all. */
+/**
+ * Adds a node for each projection. The first projection's node is the last to be reached in the backward pass, when all gradients are there, and does
+ * the work for all.
+ */
 function jointNode(tape: Tape, input: Tensor, projections: Projection[], ys: Tensor[]): void {
   const { gpu } = tape
   const trained = projections.flatMap((projection) => projection.trained ?? [])
@@ -134,7 +137,7 @@ function jointNode(tape: Tape, input: Tensor, projections: Projection[], ys: Ten
     tape.done(...given)
   }
   ys.forEach((y, i) => {
-    // An input that is recomputed on the way back need not be kept.
+    // An input that is recomputed in the backward pass need not be kept.
     tape.node(y, trained.length > 0 && !input.whenRecomputed ? [input] : [], (dy) => {
       given[i] = dy.keep()
       if (i === 0) back()
@@ -142,7 +145,7 @@ function jointNode(tape: Tape, input: Tensor, projections: Projection[], ys: Ten
   })
 }
 
-/** What rotates q and k: positions in `info` (`RowLayout`), `table` of (cos, sin). */
+/** How to rotate q and k: positions in `info` (`RowLayout`), and a `table` of (cos, sin). */
 interface Turning {
   info: GpuBuffer
   table: GpuBuffer
@@ -150,8 +153,8 @@ interface Turning {
 }
 
 /**
- * The outputs of the projections q, k and v as of `linears`. `turned`: whether their kernel has already rotated q and k by position (`takesRotary`),
- * with the bits of `rope` after it.
+ * The outputs of the projections q, k and v, as `linears` computes them. `turned`: whether their kernel has already rotated q and k (`takesRotary`),
+ * with the same bits as `rope` afterwards.
  */
 export function linearsTurned(
   tape: Tape,
@@ -166,8 +169,8 @@ export function linearsTurned(
 }
 
 /**
- * Projects q, k and v, rotates q and k by position, puts k and v into the cache, and gives q. All in one dispatch where the projections' kernel
- * rotates (`takesRotary`), else in one more, with the same bits.
+ * Projects q, k and v, rotates q and k by position, writes k and v to the cache, and returns q. One dispatch if the projections' kernel rotates
+ * (`takesRotary`), otherwise one more, with the same bits.
  */
 export function linearsIntoCache(
   tape: Tape,
@@ -199,8 +202,8 @@ export function linearsIntoCache(
 }
 
 /**
- * silu(gate(x)) * up(x), or with `activation` gelu: (rows, N).
- * @param half it may be in f16 (`readsHalf`): where its kernel writes it so
+ * silu(gate(x)) * up(x), or gelu with `activation`: (rows, N).
+ * @param half whether the output may be in f16 (`readsHalf`); it is if its kernel supports it
  */
 export function swiGlu(
   tape: Tape,
@@ -216,7 +219,7 @@ export function swiGlu(
   const { input } = how
   if (how.tier) {
     const lora = downs(tape, how, pair, options.adapters)
-    // What the way back reads; a tape that keeps nothing has no use for it.
+    // Outputs that the backward pass reads; not needed if the tape does not record.
     const [g, u] = tape.recording ? pair.map((projection) => linearOutput(tape, input, projection)) : []
     const narrow = half && how.tier === 'units'
     const columns = gate.weight.rows
@@ -241,30 +244,30 @@ export function swiGlu(
 }
 
 /**
- * Whether a projection's input may be produced in f16 (`Tensor.half`): on matrix units, in a pass without gradients, and without an adapter (LoRA's
- * first product needs float32, and makes the f16 copy itself).
+ * Whether a projection's input may be written in f16 (`Tensor.half`): on matrix units, in a pass without gradients, and without an adapter (LoRA's
+ * first product needs float32, and writes the f16 copy itself).
  */
 export const readsHalf = (tape: Tape, projection: Projection, adapters?: RowAdapters): boolean =>
   !tape.recording && !(adapters ? adapters.of([projection]) : projection.lora) && takesHalf(tape.gpu, projection.weight)
 
-/** How projections of one input run. */
+/** How the projections of one input run. */
 interface Arrangement {
-  /** What they multiply: x, or its norm; in f16 where only matrix units read it. */
+  /** The input that they multiply: x or its norm; in f16 if only matrix units read it. */
   input: Tensor
-  /** Set where their own kernel normalises: `input` is x then. */
+  /** Set if the projections' kernel normalises; `input` is then x. */
   norm?: InputNorm
-  /** Set where the kernel of LoRA's first products normalises x on the way, and fills `input`. */
+  /** Set if the kernel of LoRA's first products normalises x and writes `input`. */
   downNorm?: InputNorm & { x: Tensor }
   members: GroupMember[]
-  /** The kernel that computes all of them in one dispatch; undefined: one after the other. */
+  /** The kind of kernel that computes all of them in one dispatch; undefined: one after another. */
   tier?: GroupTier
   /** Whether that kernel also rotates q and k. */
   turns: boolean
-  /** Whether LoRA's first products are made for all of them together, and not within `linear` for each. */
+  /** Whether LoRA's first products are computed for all projections together, rather than by `linear` for each. */
   atOnce: boolean
 }
 
-/** @param headDim head size of q and k, where the kernel may rotate them */
+/** @param headDim head size of q and k, if the kernel may rotate them */
 function arranged(
   tape: Tape,
   x: Tensor,
@@ -284,24 +287,24 @@ function arranged(
   const drops = options.dropoutSeed !== undefined && own.some((lora) => lora.dropout > 0)
   const alike = own.length === 0 || (own.length === projections.length && own.every((lora) => lora.rank === own[0].rank))
   const any = options.residual || options.scale !== undefined || drops || !alike ? undefined : groupTier(gpu, members, gated)
-  // Only the joint kernel of CPU drivers keeps both factors of the gate for the way back.
+  // Only the joint kernel of CPU drivers keeps both factors of the gate for the backward pass.
   const found = tape.recording && gated && any !== 'cpu' ? undefined : any
   const even = !gated || projections[0].weight.rows === projections[1].weight.rows
-  // The joint kernel and the one of LoRA's first products must be of the same kind: both for CPU drivers, or both for GPUs.
+  // The joint kernel and that of LoRA's first products must both be for CPU drivers or both for GPUs.
   const goes = even && (down === 'none' || down === (found === 'cpu' ? 'cpu' : 'gpu'))
   const tier = goes ? found : undefined
   const others = !tape.recording && !drops && alike && (down === 'none' || down === 'cpu')
   const atOnce = !!adapters || !!tier || others
   const turns = !!tier && headDim !== undefined && takesRotary(gpu, tier, members, headDim)
   if (!norm) return { input: x, members, tier, turns, atOnce }
-  // Where the kernel normalises by itself nobody else gets the normalised input: not with gradients, which keep it, nor with LoRA, which reads it.
+  // The kernel may normalise only if nothing else needs the normalised input: gradients would keep it, and LoRA reads it.
   if (tier && !tape.recording && down === 'none' && takesNorm(gpu, tier, members, x.rows, { gated, rotary: turns })) {
     return { input: x, norm: { gain: norm.gain, eps: norm.eps }, members, tier, turns, atOnce }
   }
   if (tier === 'units' && !tape.recording && down === 'none' && members.every(({ weight }) => takesHalf(gpu, weight))) {
     return { input: rmsNormInHalf(tape, x, norm), members, tier, turns, atOnce }
   }
-  // Without a joint kernel SwiGLU's two products are arranged once more, as plain projections of the norm: it must have been made by then.
+  // Without a joint kernel, SwiGLU's two products are arranged again as plain projections of the norm, which must exist by then.
   const first = down === 'cpu' ? tier || !gated : tier && down === 'gpu' && takesThinDown(gpu, x.columns, firsts)
   if (atOnce && !tape.recording && !adapters && first && takesDownNorm(gpu, x.rows, own[0].rank)) {
     const input = tape.tensor(x.rows, x.columns, norm.name, false)
@@ -310,7 +313,7 @@ function arranged(
   return { input: rmsNorm(tape, x, norm), members, tier, turns, atOnce }
 }
 
-/** Which kind of kernel computes LoRA's first products in one dispatch; undefined: none does. */
+/** Which kind of kernel computes LoRA's first products in one dispatch; undefined if none does. */
 function downOf(gpu: Gpu, k: number, matrices: BufferRange[]): 'cpu' | 'gpu' | undefined {
   return takesLoraDown(gpu, k, matrices) ? 'cpu' : takesDown(gpu, k, matrices) ? 'gpu' : undefined
 }
@@ -324,24 +327,24 @@ function membersOf(projections: Projection[], adapters: RowAdapters | undefined)
   })
 }
 
-/** LoRA's first products. `held`: the tensor that each lies in, perhaps all in one. `room`: what to drop after the projections. */
+/** LoRA's first products. `held`: the tensor in which each is stored, possibly one for all. `room`: tensors to drop after the projections. */
 interface Downs extends GroupLora {
-  /** The input in f16, where the kernel of the first products has left it for the projections. */
+  /** The input in f16, if the kernel of the first products has written it for the projections. */
   half?: GpuBuffer
   held: Tensor[]
   room: Tensor[]
 }
 
-/** Drops what the projections of x have needed. */
+/** Drops what the projections of x needed. */
 function letGo(tape: Tape, x: Tensor, { input }: Arrangement, lora: Downs | undefined): void {
   tape.done(...(lora?.room ?? []), ...(input === x ? [] : [input]))
 }
 
-/** The input in f16, for matrix units, where there is one. */
+/** The input in f16 for matrix units, if there is one. */
 const halfOf = ({ input }: Arrangement, lora: Downs | undefined): GpuBuffer | undefined =>
   input.half ? input.buffer : lora?.half
 
-/** LoRA's first products of all projections; undefined where there is no adapter. */
+/** Computes LoRA's first products of all projections; undefined if there is no adapter. */
 function downs(
   tape: Tape,
   { input, downNorm, members, tier }: Arrangement,
@@ -358,7 +361,7 @@ function downs(
   const parts = stack ? stack.a.map((a) => ({ a, scale: 1 })) : loras.map(({ store, a, scale }) => ({ a: store.value(a), scale }))
   const matrices = parts.map(({ a }) => a)
   const onGpu = tier === 'tile' || tier === 'units'
-  // The kernel reads x anyway, and leaves it in f16 for projections on matrix units.
+  // The kernel reads x anyway, and can also write it in f16 for projections on matrix units.
   const leaves = onGpu ? takesThinDown(gpu, k, matrices) : !!stacked && takesThin(gpu, k)
   const half = leaves && members.every(({ weight }) => takesHalf(gpu, weight)) ? roomInHalf(tape, input) : undefined
   const more = half ? [half] : []

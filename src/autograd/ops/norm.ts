@@ -12,16 +12,16 @@ import { roomInHalf } from './linear.ts'
 
 export interface Norm {
   name: string
-  /** The factors. */
+  /** The factors by which normalised values are multiplied. */
   gain: GpuBuffer | BufferRange
-  /** The gain is 1 + the weight that files and `trained` hold; refreshWeights (model/decoder-trained.ts) computes it. */
+  /** Whether the gain is 1 + the weight in files and in `trained`. refreshWeights (model/decoder-trained.ts) then computes the gain. */
   fromOne?: boolean
   channels: number
   eps: number
   trained?: { store: ParameterStore; gain: Parameter }
 }
 
-/** `rmsNorm` of whole rows in f16, for products on matrix units alone (`takesHalf`); on a tape that keeps nothing. */
+/** `rmsNorm` of whole rows with the output in f16, for products on matrix units only (`takesHalf`). Only on a tape that does not record. */
 export function rmsNormInHalf(tape: Tape, x: Tensor, { name, gain, channels, eps }: Norm): Tensor {
   const y = roomInHalf(tape, x)
   const rstd = tape.tensor(x.rows, 1, `${name} rstd`, false)
@@ -30,7 +30,10 @@ export function rmsNormInHalf(tape: Tape, x: Tensor, { name, gain, channels, eps
   return y
 }
 
-/** `rope` of `rmsNorm` over each head of x or over whole rows, to the bit; heads in one dispatch, and one back, where the kernels take them so wide. */
+/**
+ * `rmsNorm` over each head of x or over whole rows, then `rope`. With per-head norms of a size that the kernels support, one dispatch does both, as
+ * does one in the backward pass, with identical bits.
+ */
 export function rmsNormTurned(
   tape: Tape,
   x: Tensor,
@@ -48,7 +51,7 @@ export function rmsNormTurned(
 
 /**
  * y = x / rms(x) * gain over groups of `norm.channels` columns: a whole row, or each head of it.
- * @param more.turn heads are turned afterwards (`rmsNormTurned`) @param more.residual added afterwards, of whole rows
+ * @param more.turn rotates the heads afterwards (`rmsNormTurned`) @param more.residual is added afterwards; with norms of whole rows only
  */
 export function rmsNorm(tape: Tape, x: Tensor, norm: Norm, more: { turn?: kernels.HeadTurn; residual?: Tensor } = {}): Tensor {
   const { gpu } = tape
@@ -64,12 +67,12 @@ export function rmsNorm(tape: Tape, x: Tensor, norm: Norm, more: { turn?: kernel
   tape.node(y, [x, rstd], (given) => {
     const dgain = trained?.store.gradient(trained.gain)
     const atOnce = dgain && x.needsGrad && kernels.takesGain(gpu, channels)
-    // The kernel of the gain's gradient, where it is one of its own, takes the gradient before rotation.
+    // If the gain's gradient has a kernel of its own, that needs the gradient before rotation.
     const apart = dgain && !atOnce
     const dy = apart && turn ? turnedBack(tape, given, turn) : given.keep()
     if (apart) kernels.rmsNormGain(gpu, dy.buffer, x.buffer, rstd.buffer, dgain, groups, channels)
     if (x.needsGrad) {
-      // The gradient of the residual path, where it has come already, is added in the same pass.
+      // If the gradient of the residual path is there already, it is added in the same pass.
       const skip = x.grad
       const dx = tape.tensor(x.rows, x.columns, `d ${norm.name}`, false)
       const read = { dy: dy.buffer, x: x.buffer, gain: norm.gain, rstd: rstd.buffer, skip: skip?.buffer }

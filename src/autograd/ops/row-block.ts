@@ -1,4 +1,4 @@
-/** A layer in two dispatches beside attention, where its kernels take it (kernels/row-block): on a tape that keeps nothing. */
+/** A transformer layer in two dispatches besides attention, where the kernels support it (kernels/row-block). Only on a tape that does not record. */
 import type { Gate } from '../../kernels/elementwise/elementwise.ts'
 import { mlpBlock, qkvBlock, rowBlocks, type BlockProjection } from '../../kernels/row-block/row-block.ts'
 import type { Tape } from '../tape.ts'
@@ -8,13 +8,13 @@ import type { IntoCache } from './into-cache.ts'
 import type { LinearsArguments } from './linears.ts'
 import type { Norm } from './norm.ts'
 
-/** A layer without biases, and without norms over what o and down give or a factor of it. */
+/** A layer without biases, and without norms on the outputs of o and down, or a factor of them. */
 export interface BlockLayer {
   inputNorm: Norm
   q: Projection
   k: Projection
   v: Projection
-  /** Of the heads of q, of k, where they have norms. */
+  /** Norms of the heads of q and of k, if there are any. */
   headNorms?: [Norm, Norm]
   o: Projection
   postNorm: Norm
@@ -25,8 +25,8 @@ export interface BlockLayer {
 }
 
 /**
- * Rows of a block for `qkvInBlocks` and `mlpInBlocks`; undefined where they do not take such a layer. They take it with its own adapter or none, keys and values of float32, all
- * channels of heads turned.
+ * Rows in a block for `qkvInBlocks` and `mlpInBlocks`; undefined if they do not support the layer. They require the layer's own adapter or none,
+ * float32 keys and values, and rotation of all channels of a head.
  */
 export function blocksOf(
   tape: Tape,
@@ -42,7 +42,7 @@ export function blocksOf(
   return typeof x.rows === 'number' ? rowBlocks(tape.gpu, x.rows, groups, { headDim, cache: kCache }) : undefined
 }
 
-/** q of x's norm, normalised by heads and turned; k, likewise, and v go into the cache. */
+/** Computes q, k and v from the normalised x; normalises and rotates the heads of q and k; writes k and v to the cache. @returns q */
 export function qkvInBlocks(tape: Tape, x: Tensor, layer: BlockLayer, into: IntoCache, height: number): Tensor {
   const projections = [layer.q, layer.k, layer.v]
   const [q, k, v] = projections.map(({ name, weight }) => tape.tensor(x.rows, weight.rows, name, false))
@@ -60,7 +60,7 @@ export function qkvInBlocks(tape: Tape, x: Tensor, layer: BlockLayer, into: Into
   return q
 }
 
-/** The layer's output: m + down(act(gate(n)) * up(n)) with m = x + o(attended), n = norm of m. */
+/** The layer's output m + down(act(gate(n)) * up(n)), with m = x + o(attended) and n = norm(m). */
 export function mlpInBlocks(tape: Tape, attended: Tensor, x: Tensor, layer: BlockLayer, height: number): Tensor {
   const { o, gate, up, down } = layer
   const y = tape.tensor(x.rows, x.columns, down.name, false)

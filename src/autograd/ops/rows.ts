@@ -1,4 +1,4 @@
-/** Embedding lookups and row gathers, whose gradients are ordered sums over lists of rows. */
+/** Embedding lookup and gathering of rows. Their gradients are sums over lists of rows, in a fixed order. */
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import type { Count } from '../../gpu/size.ts'
 import type { Weight } from '../../kernels/common/weight.ts'
@@ -10,17 +10,17 @@ import type { Tensor } from '../tensor.ts'
 
 export interface Embedding {
   weight: Weight
-  /** What rows are multiplied with. Default: 1. */
+  /** Factor for the embedded rows. Default: 1. */
   scale?: number
   trained?: { store: ParameterStore; weight: Parameter }
 }
 
-/** For each distinct token of a batch, the rows it stands in. */
+/** For each distinct token of a batch, the rows in which it occurs. */
 export interface TokenLists extends RowLists {
   tokens: GpuBuffer
 }
 
-/** y[t] = scale * W[ids[t]]; `lists` are needed where the embedding is trained. */
+/** y[t] = scale * W[ids[t]]. `lists` are needed if the embedding is trained. */
 export function embedding(tape: Tape, ids: GpuBuffer, rows: Count, table: Embedding, lists?: TokenLists): Tensor {
   const { gpu } = tape
   const { weight, trained, scale } = table
@@ -37,7 +37,7 @@ export function embedding(tape: Tape, ids: GpuBuffer, rows: Count, table: Embedd
 
 /**
  * y[i] = x[index[i]].
- * @param lists for each row of x, the i that took it: the backward pass
+ * @param lists for each row of x, the i that read it; needed for the backward pass
  */
 export function gather(tape: Tape, x: Tensor, index: GpuBuffer, rows: Count, lists?: RowLists): Tensor {
   const { gpu } = tape
@@ -51,13 +51,13 @@ export function gather(tape: Tape, x: Tensor, index: GpuBuffer, rows: Count, lis
   })
 }
 
-/** Of each head of x (rows, heads * 2 * headDim) the first half, and the second: (rows, heads * headDim) each. */
+/** Splits each head of x (rows, heads * 2 * headDim) into its two halves, (rows, heads * headDim) each. */
 export function splitHeads(tape: Tape, x: Tensor, headDim: number): [Tensor, Tensor] {
   const { gpu } = tape
   const shape = { heads: x.columns / (2 * headDim), headDim }
   const [a, b] = ['first halves', 'second halves'].map((name) => tape.tensor(x.rows, x.columns / 2, name, x.needsGrad))
   splitKernel(gpu, { x: x.buffer, a: a.buffer, b: b.buffer }, x.rows, shape)
-  // Both go back together: b's gradient comes first.
+  // The two halves have one joint backward pass. The gradient of b comes first.
   let db: Tensor | undefined
   tape.node(a, [], (da) => {
     if (!db) throw new Error('a half of a head has no gradient')

@@ -66,10 +66,7 @@ export async function loadLoss(name: string, bounds: RatioBounds, args: Record<s
 /** The loss of supervised training, -logprob / N: CISPO with every weight clamped to 1. All advantages of the batch are 1. */
 export const negativeLogLikelihood: Loss = { ...builtIn('cispo', { mask_ratio_low: 1, mask_ratio_high: 1 }), name: 'nll' }
 
-/**
- * Runs a built-in loss's kernel, which writes gradient and loss of each of `count` tokens. If `beta` is set, adds the KL term (kl.ts), which reads
- * refLogprobs.
- */
+/** Runs a built-in loss's kernel, which writes gradient and loss of `count` tokens. With `beta`, adds the KL term (kl.ts) of refLogprobs. */
 export function runLossKernel(
   gpu: Gpu,
   { path, bounds }: LossKernel,
