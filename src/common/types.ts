@@ -1,43 +1,44 @@
 /**
- * The words that cross rooms, one definition each. Plain typed objects: nothing here imports anything, so every room may use them.
+ * Types that are shared by the folders of src; each is defined only here. They are plain objects, and this file imports nothing, so every folder may
+ * import it.
  *
  * Conventions
- * - Token arrays of one sequence all have the same length; entry i is about token i.
- * - A log-probability is natural-log, over the full vocabulary, at the sampling temperature (logits divided by it), before
- *   top_p, top_k, min_p and penalties, which change what is drawn and not what is trained on.
+ * - Token arrays of one sequence have the same length; entry i belongs to token i.
+ * - Log-probabilities are natural logarithms, over the full vocabulary, at the sampling temperature (logits divided by it). They are taken before
+ *   top_p, top_k, min_p and penalties, which change what is drawn, but not what is trained on.
  */
 
-/** Counts optimizer steps whose weights the sampler has taken. 0 is the model as it was loaded. */
+/** A version of the policy's weights: 0 is the model as loaded, n the weights after training step n (fractions: between updates of a step). */
 export type PolicyVersion = number
 
-/** One chat message, as the chat template takes it. */
+/** One chat message, in the format of chat templates. */
 export interface Message {
   role: 'system' | 'user' | 'assistant' | 'tool'
   content: string
-  /** Of an assistant: the tools that it calls, side by side. */
+  /** For an assistant: the tool calls of the message. */
   tool_calls?: ToolCall[]
-  /** Of a tool: the call that it answers, and its own name. */
+  /** For a tool: the id of the call that it answers, and the tool's name. */
   tool_call_id?: string
   name?: string
 }
 
-/** A call of a tool, as OpenAI writes it. */
+/** A tool call, in OpenAI's format. */
 export interface ToolCall {
   id: string
   type: 'function'
-  /** `arguments` is JSON text, as the model wrote it: it may be broken. */
+  /** `arguments` is JSON text as the model wrote it, and may be invalid. */
   function: { name: string; arguments: string }
 }
 
-/** A tool as the model is told of it; `parameters` is a JSON schema. */
+/** A tool as described to the model, in OpenAI's format; `parameters` is a JSON schema. */
 export interface ToolDefinition {
   type: 'function'
   function: { name: string; description?: string; parameters: Record<string, unknown> }
 }
 
-/** How tokens are drawn. Names and order of application as in vLLM; neutral values: 1, 1, 0 (off), 0, 1, 0, 0. */
+/** How tokens are sampled. Names and order of application as in vLLM. Neutral values: temperature, top_p, repetition_penalty 1, others 0. */
 export interface SamplingParams {
-  /** 0 is greedy. */
+  /** 0 means greedy decoding. */
   temperature: number
   top_p: number
   /** 0 or -1: off. */
@@ -46,62 +47,65 @@ export interface SamplingParams {
   repetition_penalty: number
   presence_penalty: number
   frequency_penalty: number
-  /** Tokens generated at most. */
+  /** The most tokens to generate. */
   max_tokens: number
-  /** Strings that end a completion; the completion's ids keep the token that completed the string. */
+  /** Strings that end a completion. The completion's ids include the token that completed the string. */
   stop: string[]
-  /** Token ids that end a completion, beside the model's own end-of-sequence tokens. */
+  /** Token ids that end a completion, besides the model's end-of-sequence tokens. */
   stop_token_ids: number[]
-  /** The same seed gives the same tokens whatever else is running. */
+  /** The same seed gives the same tokens, whatever else is running. */
   seed: number
-  /** No end-of-sequence token, and none of stop_token_ids, is drawn before so many tokens. Default 0. */
+  /** Neither end-of-sequence tokens nor stop_token_ids are drawn before this many tokens. Default 0. */
   min_tokens?: number
   /** End-of-sequence tokens do not end the completion. Default false. */
   ignore_eos?: boolean
-  /** Added to the logits of tokens, by id. */
+  /** Values to add to the logits, by token id. */
   logit_bias?: Record<number, number>
-  /** Only these are drawn. */
+  /** Only these tokens can be drawn. */
   allowed_token_ids?: number[]
 }
 
 /**
- * Which log-probability a request asks for. 'policy': at the sampling temperature, over the full vocabulary, before all that changes the draw (what is trained
- * on; at temperature 0 that of temperature 1). 'raw': of the model's logits as they are. 'processed': of the distribution that the token was drawn from,
- * where only tokens that could be drawn are among the most likely ones; of a prompt's token, which was not drawn, as 'raw'.
+ * Which log-probability a request asks for.
+ * - 'policy': at the sampling temperature (at temperature 1 for greedy decoding), over the full vocabulary, before everything that changes the draw.
+ *   This is what is trained on.
+ * - 'raw': from the unmodified logits, at temperature 1.
+ * - 'processed': from the distribution that the token was drawn from, so that the most likely tokens are only those that could be drawn. Prompt
+ *   tokens, which are not drawn, get 'raw'.
  */
 export type LogprobsMode = 'policy' | 'raw' | 'processed'
 
-/** What a request wants to know beside its tokens' log-probabilities. */
+/** What a request asks for besides its tokens' log-probabilities. */
 export interface LogprobsRequest {
   /** Default 'policy'. */
   mode?: LogprobsMode
-  /** So many of the most likely tokens of each position, at most 20, and the rank of the token that stands there. 0: the rank alone; default: neither. */
+  /** How many of the most likely tokens to return at each position (at most 20), and the actual token's rank. 0: only the rank; default: neither. */
   top?: number
-  /** Log-probabilities of the prompt's tokens too, with so many of the most likely ones. */
+  /** Also return log-probabilities of the prompt's tokens, with this many of the most likely ones. */
   prompt?: number
 }
 
-/** The most likely tokens of a position, most likely first, and the rank (1 is the most likely) of the token that stands there. */
+/** The most likely tokens of a position in descending order, and the rank of the actual token (1 is the most likely). */
 export interface TopLogprobs {
   ids: number[]
   logprobs: number[]
   rank: number
 }
 
-/** A token of a prompt: its log-probability given those before it. */
+/** A prompt token's log-probability given the tokens before it. */
 export interface PromptLogprob extends TopLogprobs {
   logprob: number
 }
 
-/** Says which tokens may come next, one token after the other: a grammar. */
+/** Restricts which tokens may come next, one token after another: a grammar. */
 export interface TokenConstraint {
-  /** Writes the tokens that may come next: bit b of word w is token 32 w + b. */
+  /** Writes a mask of the tokens that may come next: bit b of word w is token 32 w + b. */
   fill(mask: Uint32Array): void
-  /** Takes the token that was drawn, where another one follows. */
+  /** Tells which token was drawn. Not called for the last token. */
   accept(token: number): void
 }
 
-/** A token as it was sampled, for those who do not wait for the last one. */
+/** A sampled token, for callers that stream. */
 export interface SampledToken {
   id: number
   logprob: number
@@ -109,7 +113,7 @@ export interface SampledToken {
   top?: TopLogprobs
 }
 
-/** What a sampled token carries. All three arrays have one entry a token. */
+/** Sampled tokens. All three arrays have one entry for each token. */
 export interface TokenLogprobs {
   ids: number[]
   logprobs: number[]
@@ -118,107 +122,107 @@ export interface TokenLogprobs {
 
 export type FinishReason = 'stop' | 'length' | 'abort'
 
-/** A request to a generator (embedded engine, or vLLM). */
+/** A request to a generator (the embedded engine or a vLLM server). */
 export interface GenerationRequest {
   promptIds: number[]
   sampling: SamplingParams
-  /** Ends the request early; its result then has finishReason 'abort'. */
+  /** Aborts the request; its result then has finishReason 'abort'. */
   signal?: AbortSignal
-  /** Samples with this adapter, by name; null: the model without any; default: the policy. The embedded engine only. */
+  /** Name of the adapter to sample with; null: the model without adapter; default: the policy. Embedded engine only. */
   adapter?: string | null
-  /** Requests share cached keys and values only with those of the same salt. */
+  /** Requests share cached keys and values only with requests that have the same salt. */
   cacheSalt?: string
-  /** The embedded engine only, as is `constraint`. */
+  /** `logprobs` and `constraint`: embedded engine only. */
   logprobs?: LogprobsRequest
   constraint?: TokenConstraint
-  /** Look for stop strings in the text without special tokens. Default false. The embedded engine only. */
+  /** Look for stop strings in the text without special tokens. Default false. Embedded engine only. */
   skipSpecialTokens?: boolean
   /**
-   * Called with each token as it comes. What it throws fails the request. A request that a vLLM server lost is asked again: its tokens then come again from the
-   * first, and need not be the same.
+   * Called with each token as it is sampled. If it throws, the request fails. A request that a vLLM server lost is sent again: its tokens are then
+   * reported from the first one again, and may differ.
    */
   onToken?: (token: SampledToken) => void
 }
 
-/** What a generator gives back. `ids` includes the end-of-sequence token where one ended it; `text` does not. */
+/** The result of a request. If an end-of-sequence token ended it, `ids` includes that token, and `text` does not. */
 export interface GenerationResult extends TokenLogprobs {
   text: string
   finishReason: FinishReason
-  /** What ended it: 'eos', 'stop: <string>', 'stop: token <id>', 'max_tokens', 'abort'. */
+  /** What ended it: 'eos', 'stop: <string>', 'stop: token <id>', 'max_tokens' or 'abort'. */
   stopCondition: string
-  /** One entry a token of the completion, where the request asked for it. */
+  /** One entry for each token of the completion, if requested. */
   top?: TopLogprobs[]
-  /** One entry a token of the prompt, null for the first, where the request asked for it. */
+  /** One entry for each token of the prompt (null for the first), if requested. */
   promptLogprobs?: (PromptLogprob | null)[]
-  /** Tokens of the prompt whose keys and values were found in the cache. */
+  /** Number of prompt tokens that this request need not compute: they were cached, or computed for another request at the same time. */
   cachedTokens?: number
 }
 
 /** Anything that can sample from the policy. Requests run concurrently. */
 export interface Generator {
-  /** The version that the next token will be sampled with. */
+  /** The version with which the next token will be sampled. */
   readonly version: PolicyVersion
   generate(request: GenerationRequest): Promise<GenerationResult>
 }
 
-/** What an environment sees of a generator: chat messages in, a completion with its tokens out. */
+/** A generator as environments see it: takes chat messages, returns a completion with its tokens. */
 export interface ChatClient {
   complete(messages: Message[], sampling: SamplingParams, signal?: AbortSignal, turn?: ChatTurn): Promise<ChatCompletion>
 }
 
-/** What a request is in a longer conversation. */
+/** The context of a request within a longer conversation. */
 export interface ChatTurn {
   /** The tools that the model may call. */
   tools?: readonly ToolDefinition[]
-  /** The completion before: `messages` go on after it. */
+  /** The previous completion, which `messages` continue. */
   previous?: ChatCompletion
-  /** Variables for the chat template, over those of the run. */
+  /** Variables for the chat template. They override the run's. */
   variables?: Record<string, unknown>
 }
 
 export interface ChatCompletion extends GenerationResult {
-  /** All tokens that stood before the completion. Of a turn that goes on, they begin with the tokens of the turn before. */
+  /** All tokens before the completion. If it continues a conversation, they begin with the tokens of the previous turn. */
   promptIds: number[]
-  /** The answer as a message, with the tools that it calls. Default: `text`. */
+  /** The answer as a message, with its tool calls. Default: `text`. */
   message?: Message
-  /** True: the template would have written the turns before otherwise than they stand. */
+  /** Whether the chat template would now render earlier turns differently from the tokens that were kept for them. */
   rewritten?: boolean
 }
 
-/** One turn of a rollout, of the policy's answers. */
+/** One answer of the policy within a rollout. */
 export interface RolloutTurn {
-  /** Whether it begins a sequence of its own; else it follows the tokens of the turn before. The first turn does. */
+  /** Whether it starts a new sequence (as the first turn does) instead of continuing the tokens of the turn before. */
   branch: boolean
-  /** The tokens before the answer, never trained on: the whole prompt of a branch, else what stands between the two answers. */
+  /** The tokens before the answer, never trained on: the whole prompt if `branch`, otherwise those between the two answers. */
   promptIds: number[]
-  /** How many of `completion_tokens` are this turn's. */
+  /** How many of `completion_tokens` belong to this turn. */
   sampled: number
-  /** True: the template would have written the turns before otherwise than they stand. */
+  /** Whether the chat template would now render earlier turns differently from the tokens that were kept for them. */
   rewritten?: boolean
 }
 
-/** One finished rollout: a prompt, what the policy answered, and what it earned. */
+/** One finished rollout: a prompt, the policy's answers, and their reward. */
 export interface Rollout {
-  /** Index of the task in its dataset. */
+  /** The task's `example_id`; by default its index in the dataset. */
   exampleId: number
   env: string
-  /** Rollouts of one task share a group; unique in a run. */
+  /** Shared by the rollouts of one task; unique in a run. */
   group: string
-  /** 0 .. rollouts_per_example - 1 inside the group. */
+  /** 0 .. rollouts_per_example - 1, within the group. */
   index: number
   prompt: Message[]
   completion: Message[]
   answer: string
   info: Record<string, unknown>
-  /** null when the rollout failed: it is never trained on. */
+  /** null if the rollout failed; it is then never trained on. */
   reward: number | null
-  /** Unweighted value of each reward function and metric; null: did not apply. */
+  /** The unweighted value of each reward function, and other metrics; null if a function did not apply. */
   metrics: Record<string, number | null>
-  /** Of the first turn. */
+  /** The prompt of the first turn. */
   promptIds: number[]
   /** All tokens that the policy sampled, turn after turn. */
   completion_tokens: TokenLogprobs
-  /** Where there are several. */
+  /** The turns as tokens. If absent, there is one turn. */
   turns?: RolloutTurn[]
   isTruncated: boolean
   stopCondition: string
@@ -227,29 +231,29 @@ export interface Rollout {
   timing: { generation_ms: number; scoring_ms: number; total_ms: number }
 }
 
-/** One training sample: a sequence with its mask. Arrays are as long as `ids`. */
+/** One sequence to train on. All arrays are as long as `ids`. */
 export interface TrainingSample {
   ids: Int32Array
-  /** 1 for tokens whose log-probability the loss counts; 0 elsewhere, and always 0 at token 0. */
+  /** 1 for tokens that count in the loss, otherwise 0. Always 0 for token 0, which has no log-probability. */
   lossMask: Uint8Array
   inferenceLogprobs: Float32Array
   advantages: Float32Array
-  /** Under the reference model, where there is one: the trainer fills it in (trainer/reference.ts), or a batch file. */
+  /** Log-probabilities under the reference model, if there is one. Computed by the trainer (trainer/reference.ts), or read from a batch file. */
   refLogprobs?: Float32Array
-  /** Where the sample came from; hand-made batches leave it out. */
+  /** The rollout that the sample comes from; absent in hand-made batches. */
   rollout?: Rollout
-  /** The first `promptLength` tokens are the same in all samples with this key, and may be computed once. */
+  /** All samples with the same key have the same first `promptLength` tokens, which may be computed only once. */
   promptKey?: string
   promptLength?: number
 }
 
-/** What the trainer makes one optimizer step from. */
+/** The training data of one step. */
 export interface TrainingBatch {
   step: number
   samples: TrainingSample[]
-  /** N of the loss: loss-mask tokens of the whole global batch, whatever the micro-batching. */
+  /** N of the loss: the number of loss tokens in the whole global batch, however it is split into micro-batches. */
   lossTokenCount: number
 }
 
-/** Flat metrics of one step: name to number; null for a value that was not finite. */
+/** Metrics of one step: name to number; null for a value that was not finite. */
 export type Metrics = Record<string, number | null>

@@ -1,10 +1,11 @@
 /**
- * Several turns: the policy answers, the environment answers, until something ends it. Names as in verifiers' MultiTurnEnv.
+ * Multi-turn environments: the policy and the environment answer in turn until something ends the rollout. Names are those of verifiers'
+ * MultiTurnEnv.
  *
- * What ends a rollout, checked before each of the policy's turns but the first: `final_env_response` (the environment has ended it), the
- * environment's own conditions in order, and last `max_turns_reached`, so that the environment's reason is given where both hold (verifiers
- * checks in the order of names); and at any time `timeout_reached` (the environment's limit) and `prompt_too_long` (no room for another
- * answer). After these two the turns so far count, as truncated.
+ * These stop conditions are checked before each of the policy's turns except the first, in this order: `final_env_response` (the environment has
+ * ended the rollout), the environment's own conditions, and `max_turns_reached`. So the environment's reason is reported if several hold (verifiers
+ * checks conditions in the order of their names). At any time a rollout can end by `timeout_reached` (the environment's limit) or `prompt_too_long`
+ * (no room for another answer). The turns so far then count, and the rollout as truncated.
  */
 import { hashSeed } from '../common/random.ts'
 import type { ChatCompletion, Message, ToolDefinition } from '../common/types.ts'
@@ -14,56 +15,56 @@ import { readTasks, TaskEnv, type TaskOptions, type WithRows } from './task-env.
 import { Trajectory } from './turns.ts'
 import type { RolloutContext, RolloutDraft, Row } from './types.ts'
 
-/** The state of a rollout while it is played. Environments add their own values; reward functions see all of them. */
+/** The state of a rollout while it is played. Environments add values of their own; reward functions see all of it. */
 export interface TurnState {
   readonly row: Row
   readonly prompt: readonly Message[]
   readonly answer: string
   readonly info: Record<string, unknown>
-  /** Everything after the prompt: the policy's messages and the environment's. */
+  /** All messages after the prompt, the policy's and the environment's. */
   readonly completion: Message[]
-  /** Answers of the policy so far. */
+  /** Number of the policy's answers so far. */
   turn: number
-  /** The policy's last answer as text; '' before the first. */
+  /** The text of the policy's last answer; '' before the first. */
   lastText: string
   /** Whether any answer was cut off by max_tokens. */
   isTruncated: boolean
-  /** Set this to end the rollout with these messages, without another answer; a text becomes a user message. */
+  /** Set this to end the rollout with these messages, without another answer. A string becomes a user message. */
   finalEnvResponse?: EnvResponse
-  /** Numbers for metrics, by name; each rollout's own. */
+  /** Numbers to report as metrics, by name. */
   counts: Record<string, number>
-  /** Fires when the rollout has to end. */
+  /** Aborted when the rollout has to end. */
   readonly signal: AbortSignal
 }
 
 export type State<Own extends object = Record<string, unknown>> = TurnState & Own
 
-/** The environment's next messages; a text becomes a user message. */
+/** The environment's next messages. A string becomes a user message. */
 export type EnvResponse = Message[] | string
 
 export interface MultiTurnOptions<Own extends object = Record<string, unknown>> extends TaskOptions {
   /** The environment's reply to the policy's last answer. `messages`: the whole conversation. */
   envResponse: (messages: Message[], state: State<Own>) => EnvResponse | Promise<EnvResponse>
-  /** The most answers of the policy; -1: limited by max_seq_len only. Default 10. */
+  /** The most answers of the policy; -1: limited only by max_seq_len. Default 10. */
   maxTurns?: number
-  /** Time limit of the whole rollout in seconds; what was played until then is scored. Default: no limit. */
+  /** Time limit for the whole rollout in seconds. What was played until then is scored. Default: no limit. */
   timeoutSeconds?: number
-  /** Makes the environment's own values of a rollout's state. */
+  /** Creates the environment's own values in a rollout's state. */
   setupState?: (row: Row, signal: AbortSignal) => Own | Promise<Own>
-  /** Runs after each rollout, however it ended, to close what `setupState` opened. */
+  /** Called after each rollout, however it ended, to close what `setupState` opened. */
   cleanup?: (state: State<Own>) => void | Promise<void>
-  /** Conditions that end the rollout, checked in this order; the name becomes the rollout's stop condition. */
+  /** Conditions that end the rollout, checked in this order. The name becomes the rollout's stop condition. */
   stop?: Record<string, (state: State<Own>) => boolean | Promise<boolean>>
-  /** Names in `counts` that begin at 0, so that every rollout has these metrics. */
+  /** Names in `counts` that start at 0, so that every rollout has these metrics. */
   counts?: readonly string[]
-  /** The tools that the model is told of. */
+  /** The tools that are described to the model. */
   toolDefinitions?: readonly ToolDefinition[]
 }
 
-/** Time limit of a cleanup in seconds. */
+/** Time limit of a cleanup, in seconds. */
 const CLEANUP_SECONDS = 30
 
-/** The loop of turns, for subclasses that build its options themselves. */
+/** The loop over turns, for subclasses that build its options themselves. */
 export class TurnsEnv<Own extends object = Record<string, unknown>> extends TaskEnv {
   readonly maxTurns: number
   readonly tools: readonly ToolDefinition[]
@@ -93,21 +94,21 @@ export class TurnsEnv<Own extends object = Record<string, unknown>> extends Task
         const facts = { row, prompt: row.prompt, answer: row.answer, info: row.info, completion: [] }
         const own = ((await this.#options.setupState?.(row, signal)) ?? {}) as Own
         const made = Object.assign({}, own, facts, { turn: 0, lastText: '', isTruncated: false, counts, signal })
-        // The rollout has ended meanwhile; what setupState opened must still be closed.
+        // The rollout may have ended meanwhile, but what setupState opened must still be closed.
         if (play.over) await this.#cleanup(made)
         state = made
         return play.over ? 'abort' : await this.#play(state, play)
       })
       failed = false
     } catch (error) {
-      // At the environment's own limit the finished turns count; anything else fails the rollout.
+      // At the environment's own time limit the finished turns count. Any other error fails the rollout.
       if (!(error instanceof TimeLimitError && error.what === limit.what) || !state || state.turn === 0) throw error
       failed = false
       stopCondition = 'timeout_reached'
     } finally {
       play.over = true
       const cleaning = state ? this.#cleanup(state) : Promise.resolve()
-      // Report the first failure only.
+      // Report only the first failure.
       await (failed ? cleaning.catch(() => {}) : cleaning)
     }
     const cutShort = stopCondition === 'timeout_reached' || stopCondition === 'prompt_too_long'
@@ -119,7 +120,7 @@ export class TurnsEnv<Own extends object = Record<string, unknown>> extends Task
     if (cleanup) await withLimit({ what: 'cleanup', seconds: CLEANUP_SECONDS }, () => cleanup(state))
   }
 
-  /** Plays turn after turn; returns the stop condition. */
+  /** Plays turn after turn. @returns the stop condition */
   async #play(state: State<Own>, play: Play): Promise<string> {
     for (;;) {
       if (state.turn > 0) {
@@ -148,8 +149,8 @@ export class TurnsEnv<Own extends object = Record<string, unknown>> extends Task
 const ROLES = ['system', 'user', 'assistant', 'tool']
 
 /**
- * Checks an environment's reply and makes messages of it. Unchecked JavaScript may forget a `return` or give a list of parts as content;
- * the model would then see "undefined" or "[object Object]", and be trained on it.
+ * Checks an environment's reply and converts it to messages. JavaScript code may forget a `return` or use a list of parts as content; the model would
+ * then see "undefined" or "[object Object]", and be trained on it.
  */
 function messagesOf(said: EnvResponse, name: string): Message[] {
   if (typeof said === 'string') return [{ role: 'user', content: said }]
@@ -165,7 +166,7 @@ function messagesOf(said: EnvResponse, name: string): Message[] {
 
 /** The policy and the environment take turns: `MultiTurnEnv.create({ id, rubric, dataset, envResponse, ... })`. */
 export class MultiTurnEnv<Own extends object = Record<string, unknown>> extends TurnsEnv<Own> {
-  /** Reads the datasets (file, rows or function) and splits them. Throws UserError for data that is not usable. */
+  /** Reads the datasets (file, rows or function) and splits them. @throws UserError for invalid data */
   static async create<Own extends object = Record<string, unknown>>(options: MultiTurnOptions<Own>): Promise<MultiTurnEnv<Own>> {
     return new MultiTurnEnv(await readTasks(options))
   }
@@ -173,7 +174,7 @@ export class MultiTurnEnv<Own extends object = Record<string, unknown>> extends 
 
 /** The policy's answers in one rollout, and their tokens. */
 class Play {
-  /** Set at the end: answers that arrive later are dropped. */
+  /** Set at the end of the rollout; answers that arrive later are dropped. */
   over = false
   readonly #ctx: RolloutContext
   readonly #tools: readonly ToolDefinition[]
@@ -184,11 +185,11 @@ class Play {
     this.#tools = tools
   }
 
-  /** The next answer; null where there is no room for one. */
+  /** Gets the policy's next answer; null if there is no room for one. */
   async complete(state: TurnState): Promise<ChatCompletion | null> {
     const { client, sampling } = this.#ctx
     const messages = [...state.prompt, ...state.completion]
-    // Sampling noise depends on seed and position, so each turn gets its own seed.
+    // Sampling noise depends on the seed and the position, so each turn gets a seed of its own.
     const seed = state.turn === 0 ? sampling.seed : hashSeed(sampling.seed, 'turn', state.turn)
     const turn = { tools: this.#tools, previous: this.#trajectory.last }
     let completion: ChatCompletion

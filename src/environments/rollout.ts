@@ -1,7 +1,6 @@
 /**
- * One rollout from start to end: play the task, score what came out, note the times. `runRollout` never rejects: what goes wrong
- * in generation, in the environment's code or in a reward function becomes a rollout with `error` set and `reward` null, and such a
- * rollout is never trained on.
+ * One rollout from start to end: plays the task, scores the result, measures the times. `runRollout` never rejects. A failure in generation, in the
+ * environment's code or in a reward function becomes a rollout with `error` set and `reward` null, which is never trained on.
  */
 import { messageOf, placeInCode } from '../common/errors.ts'
 import { stepOfGroup, timeline, type TimelineTrack } from '../common/timeline.ts'
@@ -16,21 +15,21 @@ export interface RolloutOptions {
   client: ChatClient
   /** `seed` is this rollout's own. */
   sampling: SamplingParams
-  /** Shared by the rollouts of one task, unique in a run. */
+  /** Shared by the rollouts of one task; unique in a run. */
   group: string
-  /** Which rollout of the group. */
+  /** Index of the rollout within the group. */
   index: number
-  /** Rollouts of the group. Default 1. */
+  /** Number of rollouts in the group. Default 1. */
   size?: number
-  /** Ends the rollout early; it then counts as failed. */
+  /** Aborts the rollout, which then counts as failed. */
   signal?: AbortSignal
-  /** Limit of each answer of the policy, and of the environment's work between two of them. Default: none. */
+  /** Time limit for each answer of the policy, and for the environment's work between two answers. Default: none. */
   generationTimeoutSeconds?: number
-  /** Limit of all of them together. Default: none. */
+  /** Time limit for all of these together. Default: none. */
   rolloutTimeoutSeconds?: number
-  /** Limit of scoring it, beside the rubric's own limit of each function. Default: none. */
+  /** Time limit for scoring, besides the rubric's limit for each function. Default: none. */
   rewardTimeoutSeconds?: number
-  /** Limits how many answers are sampled at once. No clock runs while an answer waits here. */
+  /** Limits how many answers are sampled at once. Time limits do not run while an answer waits for it. */
   gate?: Gate
 }
 
@@ -40,10 +39,10 @@ export interface Gate {
   give(): void
 }
 
-/** The environment's state of rollouts whose group is still to be scored. */
+/** The environment's state of each rollout whose group is still to be scored. */
 const states = new WeakMap<Rollout, Record<string, unknown>>()
 
-/** Plays and scores one task. */
+/** Plays and scores one task. Never rejects. */
 export async function runRollout(env: Environment, given: Row, options: RolloutOptions): Promise<Rollout> {
   const row = { ...given, prompt: own(given.prompt), info: own(given.info) }
   const { sampling, group, index, signal } = options
@@ -101,23 +100,25 @@ export async function runRollout(env: Environment, given: Row, options: RolloutO
   return scored
 }
 
-/** A copy for each rollout: an environment may change its `info` or prompt, which must not affect other rollouts of the task or later epochs. */
+/**
+ * Copies a value for each rollout: an environment may change its `info` or prompt, which must not affect other rollouts of the task or later epochs.
+ */
 function own<T>(value: T): T {
   try {
     return structuredClone(value)
   } catch {
-    return value // it holds a function, which cannot be copied
+    return value // it contains a function, which cannot be copied
   }
 }
 
-/** An error of a user's environment, with the place in its code; our own errors are clear without it. */
+/** The message of an error thrown by a user's environment, with the place in its code. Our own errors are clear without it. */
 function told(thrown: unknown): string {
   if (!(thrown instanceof Error)) return `the environment threw: ${messageOf(thrown)}`
   const place = placeInCode(thrown)
   return place ? `the environment threw: ${thrown.message} (${place})` : thrown.message
 }
 
-/** Adds a span to the timeline: what a rollout has done since `start`. */
+/** Adds a span to the timeline: what the rollout has done since `start`. */
 type Mark = (track: TimelineTrack, name: string, start: number, detail?: TraceArgs) => void
 
 function markerOf(group: string, index?: number): Mark {
@@ -127,7 +128,7 @@ function markerOf(group: string, index?: number): Mark {
     timeline?.add({ track, name, start, end: performance.now(), step, detail: { ...who, ...detail }, fine: true })
 }
 
-/** Adds a row's own template variables to each of its requests; those of a request override them. */
+/** Adds a row's own template variables to each of its requests. A request's variables override them. */
 const withVariables = (client: ChatClient, variables: Row['variables']): ChatClient =>
   variables
     ? {
@@ -139,7 +140,7 @@ const withVariables = (client: ChatClient, variables: Row['variables']): ChatCli
 /** The policy as a rollout sees it: each answer waits at the gate, and is one step of the clock. */
 class GatedClient implements ChatClient {
   queuedMs = 0
-  /** Errors of the sampler. */
+  /** Errors that come from the sampler. */
   readonly failures = new Set<unknown>()
   readonly #client: ChatClient
   readonly #clock: StepClock
@@ -150,7 +151,7 @@ class GatedClient implements ChatClient {
   #again = false
   #closed = false
   readonly #mark: Mark
-  /** When the last answer ended: the environment has been at work since. */
+  /** When the last answer ended. The environment has been working since then. */
   #answered: number | undefined
 
   constructor(client: ChatClient, clock: StepClock, gate: Gate | undefined, mark: Mark) {
@@ -162,7 +163,7 @@ class GatedClient implements ChatClient {
 
   complete(...asked: Parameters<ChatClient['complete']>): Promise<ChatCompletion> {
     const answer = this.#complete(...asked)
-    // An answer that the environment does not await fails when the rollout ends; that must not be an unhandled rejection.
+    // An answer that the environment does not await fails when the rollout ends. That must not be an unhandled rejection.
     answer.catch(() => {})
     return answer
   }
@@ -202,14 +203,14 @@ class GatedClient implements ChatClient {
       this.#answered = performance.now()
       this.#sampling--
       if (!this.#closed) {
-        // The environment may have asked for several answers at once, and others still wait at the gate.
+        // The environment may have requested several answers at once, of which others still wait at the gate.
         if (this.#sampling === 0) this.#clock.step(this.#waiting > 0 ? null : 'the environment')
         if (this.#gate) this.#give()
       }
     }
   }
 
-  /** Gives back the places that a generator which ignores the signal still holds. */
+  /** Returns the places that are still held by a generator that ignores the abort signal. */
   close(): void {
     this.#markTurn()
     this.#closed = true
@@ -227,7 +228,7 @@ class GatedClient implements ChatClient {
   }
 }
 
-/** A copy of a played rollout, scored anew; also for rollouts read back from disk. */
+/** Scores a rollout anew and returns a copy with the result. Also for rollouts that were read from disk. */
 export async function scoreRollout(
   env: Environment,
   rollout: Rollout,
@@ -242,8 +243,8 @@ export async function scoreRollout(
 }
 
 /**
- * Adds the rewards of group functions to the rollouts of one task, all of which have ended. Failed rollouts are left as they are. A group
- * function that fails makes the whole group fail. Never rejects.
+ * Adds the rewards of group functions to the rollouts of one task, all of which have ended. Failed rollouts stay as they are. If a group function
+ * fails, all the others fail. Never rejects.
  */
 export async function scoreGroup(
   env: Environment,
@@ -271,7 +272,7 @@ const nothingPlayed: RolloutDraft = {
   stopCondition: 'error',
 }
 
-/** Checks what a user's environment returned: the trainer needs three arrays of the same length for a completion. */
+/** Checks what an environment returned: the trainer needs three arrays of the same length for a completion. */
 function checked(draft: RolloutDraft): RolloutDraft {
   const {
     completion,
@@ -307,11 +308,11 @@ function checked(draft: RolloutDraft): RolloutDraft {
   return draft
 }
 
-/** A supervised example: a prompt and the messages after it, of which the assistant's are learned. */
+/** A supervised example: a prompt and the messages after it, of which the assistant's are trained on. */
 export interface SftRow {
   prompt: Message[]
   completion: Message[]
-  /** The tools that the prompt describes; left out where there are none. */
+  /** The tools that are described in the prompt; absent if there are none. */
   tools?: readonly ToolDefinition[]
   /** The row's own variables for the chat template. */
   variables?: Row['variables']
@@ -319,7 +320,7 @@ export interface SftRow {
 
 /** Supervised examples from an environment's own answers or conversations. Rows without one are left out. */
 export function sftRows(env: Environment, split: 'train' | 'eval' = 'train'): SftRow[] {
-  // Each row of a group is shown the tools of its member.
+  // A group's rows are each shown with their member's tools.
   if (env.members) return env.members.flatMap((member) => sftRows(member.env, split))
   const rows = split === 'train' ? env.dataset : env.evalDataset
   return rows.flatMap((row) => {

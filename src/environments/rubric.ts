@@ -1,10 +1,10 @@
 /**
- * A rubric turns a finished completion into one reward: the weighted sum of named functions.
- * - Weight 0 makes a function a metric. A function that returns null is left out of the sum (the other weights stay as they are).
- * - Every function has a time limit. One that throws, is late, or returns anything but a finite number or null fails the whole rollout
- *   with an error that names it: a failure is never a reward of 0.
- * - Functions of one rollout run concurrently; the first failure aborts the others.
- * - Group functions see all rollouts of one task, once all have ended, and add to the same sum.
+ * A rubric computes the reward of a finished completion: the weighted sum of named functions.
+ * - A function with weight 0 is only a metric. A function that returns null is left out of the sum; the other weights do not change.
+ * - Every function has a time limit. If one throws, is late, or returns anything but a finite number or null, the whole rollout fails with an error
+ *   that names it. A failure is never a reward of 0.
+ * - The functions for one rollout run concurrently. The first failure aborts the others.
+ * - Group functions see all rollouts of a task, once all of them have ended, and add to the same sum.
  */
 import { messageOf, placeInCode } from '../common/errors.ts'
 import { tracer } from '../common/trace.ts'
@@ -13,22 +13,22 @@ import { withLimit } from './limit.ts'
 import { Parser } from './parsers.ts'
 import type { GroupRewardFunction, RewardArgs, RewardFunction } from './types.ts'
 
-/** A reward function with its weight (default 1) and time limit. A function alone has weight 1. */
+/** A reward function, by itself or with its weight (default 1) and time limit. */
 export type RewardSpec = RewardFunction | { reward: RewardFunction; weight?: number; timeoutSeconds?: number }
 
 /** The same for a group function. */
 export type GroupRewardSpec = GroupRewardFunction | { reward: GroupRewardFunction; weight?: number; timeoutSeconds?: number }
 
 export interface RubricOptions {
-  /** Group functions, by name: each sees all rollouts of a task. */
+  /** Group functions by name. Each sees all rollouts of a task. */
   group?: Record<string, GroupRewardSpec>
-  /** Makes `text` from `rawText`. Default: the trimmed text. */
+  /** Computes `text` from `rawText`. Default: trims it. */
   parser?: Parser
-  /** Default time limit of a function in seconds. Default 60. */
+  /** Time limit in seconds for functions that have none of their own. Default 60. */
   timeoutSeconds?: number
 }
 
-/** The parts of a rollout that scoring needs; a `Rollout` read back from disk has them all. */
+/** The parts of a rollout that scoring needs. A `Rollout` that was read from disk has them all. */
 export type Scorable = Pick<
   Rollout,
   'prompt' | 'completion' | 'answer' | 'info' | 'completion_tokens' | 'isTruncated' | 'stopCondition'
@@ -38,9 +38,9 @@ export type Scorable = Pick<
   }
 
 export interface Scores {
-  /** null when scoring failed. */
+  /** null if scoring failed. */
   reward: number | null
-  /** Each function's value, unweighted; a failed function has none. */
+  /** Each function's unweighted value. Functions that failed are missing. */
   metrics: Record<string, number | null>
   error: string | null
 }
@@ -56,7 +56,7 @@ interface Entry<Run> {
   timeoutSeconds: number
 }
 
-/** The score of a rollout to which no function applies. */
+/** The error of a rollout to which no reward function applies. */
 const NOTHING = 'no reward function applied: each gave null'
 
 export class Rubric {
@@ -64,7 +64,7 @@ export class Rubric {
   readonly #entries: Entry<RewardFunction>[]
   readonly #group: Entry<GroupRewardFunction>[]
 
-  /** `new Rubric({ correct: { reward: isCorrect, weight: 0.8 }, words: { reward: countWords, weight: 0 } })`. Throws where no function has a weight. */
+  /** `new Rubric({ correct: { reward: isCorrect, weight: 0.8 }, words: { reward: countWords, weight: 0 } })`. @throws Error if all weights are 0 */
   constructor(functions: Record<string, RewardSpec>, options: RubricOptions = {}) {
     this.parser = options.parser ?? new Parser()
     const { group = {}, timeoutSeconds = 60 } = options
@@ -79,7 +79,7 @@ export class Rubric {
     }
   }
 
-  /** Names of all functions, in their order; those of groups last. */
+  /** Names of all functions in order, group functions last. */
   get names(): string[] {
     return [...this.#entries, ...this.#group].map((entry) => entry.name)
   }
@@ -89,7 +89,7 @@ export class Rubric {
     return this.#group.map((entry) => entry.name)
   }
 
-  /** Weight by name. */
+  /** Weights by name. */
   get weights(): Record<string, number> {
     return Object.fromEntries([...this.#entries, ...this.#group].map((entry) => [entry.name, entry.weight]))
   }
@@ -119,13 +119,13 @@ export class Rubric {
     })
     if (firstError !== null) return { reward: null, metrics, error: firstError }
     const scores = this.#sum(metrics)
-    // A group function may still apply to it.
+    // A group function may still apply.
     return scores.error === NOTHING && this.#group.some(({ weight }) => weight !== 0)
       ? { reward: 0, metrics, error: null }
       : scores
   }
 
-  /** Adds the group functions to the scores of a task's rollouts, whose metrics hold the other functions' values. Never rejects. */
+  /** Adds the group functions to the scores of a task's rollouts, whose metrics contain the other functions' values. Never rejects. */
   async scoreGroup(rollouts: readonly (Scorable & Pick<Rollout, 'metrics'>)[], options: ScoreOptions = {}): Promise<Scores[]> {
     const metrics = rollouts.map((rollout) => ({ ...rollout.metrics }))
     try {
@@ -150,7 +150,7 @@ export class Rubric {
   }
 }
 
-/** Several rubrics as one: the reward is the sum of theirs. Each keeps its parser. Throws for two functions of one name. */
+/** Several rubrics combined: the reward is the sum of theirs. Each keeps its parser. @throws Error if two functions have the same name */
 export class RubricGroup extends Rubric {
   readonly #rubrics: readonly Rubric[]
 
@@ -179,7 +179,7 @@ export class RubricGroup extends Rubric {
   }
 }
 
-/** Placeholders with the names and weights of other rubrics' functions; those rubrics do the scoring. */
+/** Placeholders with the names and weights of the functions of other rubrics, which do the scoring. */
 export function namesOf(rubrics: readonly Rubric[]): Record<string, RewardSpec> {
   const never = () => {
     throw new Error('a rubric inside scores this')
@@ -197,7 +197,7 @@ function sumOf(parts: readonly Scores[]): Scores {
   return scoresOf(rewards.length > 0 ? rewards.reduce((a, b) => a + b, 0) : null, metrics)
 }
 
-/** @param reward the sum; null where nothing applied */
+/** @param reward the sum; null if no function applied */
 function scoresOf(reward: number | null, metrics: Scores['metrics']): Scores {
   if (reward === null) return { reward, metrics, error: NOTHING }
   return Number.isFinite(reward)
@@ -241,18 +241,18 @@ async function runGroup(
 ): Promise<(number | null)[]> {
   const what = `group reward function "${name}"`
   return await limited(what, timeoutSeconds, signal, async (own) => {
-    // Frozen: values belong to the group's order, so a function must not sort it in place.
+    // Frozen: values belong to rollouts by position, so a function must not sort the group in place.
     const members = Object.freeze(group.map((facts) => ({ ...facts, ...listsOf(facts), signal: own })))
     const values: unknown = await reward(members)
     if (!Array.isArray(values) || values.length !== group.length) {
       throw new Error(`${what} must return an array with one value for each of the ${group.length} rollouts`)
     }
-    // Not values.map: it skips holes.
+    // Not values.map, which skips holes.
     return Array.from(values, (value: unknown) => checked(what, value))
   })
 }
 
-/** Adds the function's name to what it threw; our own errors have it already. */
+/** Adds the function's name to an error that it threw. Our own errors contain it already. */
 async function limited<T>(
   what: string,
   seconds: number,
@@ -274,7 +274,7 @@ function checked(what: string, value: unknown): number | null {
   throw new Error(`${what} returned ${show(value)}; return a finite number, or null where it does not apply`)
 }
 
-/** What reward functions see of a rollout, without the signal. */
+/** What reward functions see of a rollout, except the signal. */
 function rewardArgs(rollout: Scorable, parser: Parser): Omit<RewardArgs, 'signal'> {
   const rawText = lastAssistantText(rollout.completion)
   return {
@@ -294,7 +294,7 @@ function rewardArgs(rollout: Scorable, parser: Parser): Omit<RewardArgs, 'signal
   }
 }
 
-/** A copy for each function: if it changes tokens or messages, neither training nor the other functions see that. */
+/** Copies for each function: if it changes tokens or messages, neither training nor other functions see that. */
 const listsOf = ({ prompt, completion, completionIds, trajectory }: Omit<RewardArgs, 'signal'>) =>
   structuredClone({ prompt, completion, completionIds, trajectory })
 

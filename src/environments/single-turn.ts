@@ -5,7 +5,7 @@ import type { RolloutContext, RolloutDraft, Row } from './types.ts'
 export type SingleTurnOptions = TaskOptions
 
 export class SingleTurnEnv extends TaskEnv {
-  /** Reads the datasets (file, rows or function) and splits them. Throws UserError for data that is not usable. */
+  /** Reads the datasets (file, rows or function) and splits them. @throws UserError for invalid data */
   static async create(options: SingleTurnOptions): Promise<SingleTurnEnv> {
     return new SingleTurnEnv(await readTasks(options))
   }

@@ -1,10 +1,10 @@
 /**
- * Encodes chat messages turn by turn. Earlier turns are never rendered again: their tokens stay as they were sampled, and only what the
- * template writes between two answers is added.
+ * Encodes chat messages turn by turn. Earlier turns are not rendered again: their tokens stay as they were sampled, and only what the chat template
+ * writes between two answers is added.
  *
- * To find that text, the conversation is rendered with a mark in place of the last answer; the text after the mark closes the
- * assistant's turn, holds the new messages and opens the next answer. An answer that ended by itself has its end token already; a
- * truncated one is closed as the template does it.
+ * To find that text, the conversation is rendered with a mark in place of the last answer. The text after the mark closes the assistant's turn,
+ * contains the new messages, and opens the next answer. An answer that ended by itself already has its end token; a truncated one is closed as the
+ * template does it.
  */
 import type { ChatCompletion, Message, ToolCall, ToolDefinition } from '../common/types.ts'
 
@@ -14,7 +14,7 @@ interface RenderOptions {
   variables?: Variables
 }
 
-/** The parts of a tokenizer that are used here; src/model's has them. */
+/** The parts of a tokenizer that are used here; that of src/model has them. */
 export interface ChatTokenizer {
   readonly eosTokenIds: readonly number[]
   renderChat(messages: readonly Message[], options?: RenderOptions): string
@@ -26,7 +26,7 @@ export interface ChatTokenizer {
 export interface EncodedPrompt {
   ids: number[]
   text: string
-  /** True where encoding stopped early, as there were too many ids already. */
+  /** Whether encoding stopped early because there were too many ids already. */
   cut?: boolean
 }
 
@@ -34,7 +34,7 @@ type Tools = readonly ToolDefinition[] | undefined
 type Variables = Record<string, unknown>
 
 const MARK = 'the-last-answer-5c1f0e'
-/** Characters for each allowed token: longer texts are encoded piece by piece from their beginning, until they are known to be too long. */
+/** Characters for each allowed token. Longer texts are encoded in growing pieces from the start until they are known to be too long. */
 const LETTERS = 16
 
 export class ChatTemplate {
@@ -43,13 +43,13 @@ export class ChatTemplate {
   #showsTools: boolean | undefined
   #callsShown: boolean | undefined
 
-  /** `variables`: further template variables, as Qwen3's `enable_thinking` (chat_template_kwargs of a config). */
+  /** `variables`: more template variables, such as Qwen3's `enable_thinking` (chat_template_kwargs in a config). */
   constructor(tokenizer: ChatTokenizer, variables: Variables = {}) {
     this.#tokenizer = tokenizer
     this.#variables = variables
   }
 
-  /** A template with further variables. */
+  /** Returns a template with additional variables. */
   with(variables?: Variables): ChatTemplate {
     if (!variables) return this
     return new ChatTemplate(this.#tokenizer, { ...this.#variables, ...variables })
@@ -65,7 +65,7 @@ export class ChatTemplate {
     return (this.#showsTools = this.#contains(name, [user], tools))
   }
 
-  /** Whether the template writes an answer's tool calls; some do this without showing tools. */
+  /** Whether the template writes an answer's tool calls. Some templates do so without writing tools. */
   get #showsCalls(): boolean {
     if (this.#callsShown !== undefined) return this.#callsShown
     const name = 'probe_7c1'
@@ -78,23 +78,23 @@ export class ChatTemplate {
     return attempt(() => this.#written(messages, tools && { tools }).includes(name)) ?? false
   }
 
-  /** The text of a whole conversation up to the start of the next answer. Throws the template's error. */
+  /** The text of a whole conversation, up to the start of the next answer. @throws the template's error */
   text(messages: readonly Message[], tools?: Tools): string {
     return this.render(messages, tools, true)
   }
 
-  /** The text of ids, special tokens included. */
+  /** The text of ids, including special tokens. */
   textOf(ids: readonly number[]): string {
     return this.#tokenizer.decode(ids)
   }
 
-  /** `text` and its ids; where there are far more than `most`, only the first ones. */
+  /** `text` and its ids; if there are far more than `most` ids, only the first ones. */
   prompt(messages: readonly Message[], tools?: Tools, most = Infinity): EncodedPrompt {
     const text = this.text(messages, tools)
     return { text, ...this.#encode(text, most) }
   }
 
-  /** Encodes only the beginning of a text that is too long anyway: 40 MB would block the process for a minute, to be refused. */
+  /** Encodes only the beginning of a text that is too long: encoding 40 MB would block the process for a minute, only to be refused. */
   #encode(text: string, most: number): { ids: number[]; cut?: boolean } {
     for (let end = LETTERS * most; end < text.length; end *= 4) {
       const ids = this.#tokenizer.encode(text.slice(0, end), { addSpecialTokens: false })
@@ -105,8 +105,9 @@ export class ChatTemplate {
   }
 
   /**
-   * A conversation that continues `previous` and begins with its tokens. `text`: of the new tokens only; `most` as in `prompt`.
-   * null where the last answer cannot be found in the rendered text.
+   * Encodes a conversation that continues `previous`; the ids begin with its tokens. `text` covers only the new tokens; `most` is as in `prompt`.
+   * @returns null if the last answer cannot be found in the rendered text
+   * @throws Error if `messages` contain no answer
    */
   next(messages: readonly Message[], previous: ChatCompletion, tools?: Tools, most = Infinity): EncodedPrompt | null {
     const at = answerAt(messages, previous)
@@ -121,7 +122,7 @@ export class ChatTemplate {
     return { text, ids: [...previous.promptIds, ...previous.ids, ...ids], cut }
   }
 
-  /** Encodes text that follows a special token: some tokenizers treat the beginning of a text differently. */
+  /** Encodes text that follows a special token. (Some tokenizers treat the beginning of a text differently.) */
   #encodeAfter(text: string, anchor: string, most: number): { ids: number[]; cut?: boolean } {
     const { eosTokenIds } = this.#tokenizer
     const before = anchor || (eosTokenIds.length > 0 ? this.#tokenizer.decode([eosTokenIds[0]]) : '')
@@ -143,11 +144,11 @@ export class ChatTemplate {
     return end > closed.indexOf(MARK) && whole.startsWith(closed) ? whole.slice(end) : null
   }
 
-  /** A conversation as text, with the tools in the template's form or described as text; `addGenerationPrompt` opens the next answer. */
+  /** Renders a conversation, with tools in the template's format or described as text. `addGenerationPrompt` opens the next answer. */
   render(messages: readonly Message[], tools: Tools, addGenerationPrompt: boolean): string {
     const wanted = tools !== undefined && tools.length > 0
     const called = messages.some(({ role, tool_calls }) => role === 'tool' || tool_calls?.length)
-    // Where tools are described as text, calls are written as that text says.
+    // If tools are described as text, calls are written as that text says.
     const shown = !this.showsTools && (wanted || (called && !this.#showsCalls))
     const given = shown ? withToolsAsText(messages, tools ?? []) : messages
     const told = wanted && !shown ? { tools } : {}
@@ -178,7 +179,7 @@ function attempt<T>(work: () => T): T | undefined {
   }
 }
 
-/** Tools, calls and results as text, in the tags that Hermes models are trained on, for templates without tools. */
+/** Writes tools, calls and results as text in the tags of Hermes models, for templates without tools. */
 function withToolsAsText(messages: readonly Message[], tools: readonly ToolDefinition[]): Message[] {
   const plain: Message[] = []
   for (const message of messages) {
@@ -205,7 +206,7 @@ function withToolsAsText(messages: readonly Message[], tools: readonly ToolDefin
     : [{ role: 'system', content: how }, ...plain]
 }
 
-/** Example arguments of a call, with dots for the values. */
+/** Example arguments of a call, with dots as values. */
 function exampleOf({ function: { parameters } }: ToolDefinition): string {
   const names = Object.keys((parameters.properties ?? {}) as object)
   return JSON.stringify(Object.fromEntries(names.map((name) => [name, '...'])))

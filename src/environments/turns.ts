@@ -1,14 +1,14 @@
-/** The turns of a rollout as tokens, of which it is known whether they were sampled. */
+/** The turns of a rollout as tokens, with the information which of them were sampled. */
 import type { ChatCompletion, RolloutTurn, TokenLogprobs } from '../common/types.ts'
 
 /**
- * Collects completions into one rollout. A completion whose prompt begins with all tokens of the one before continues its sequence (one
- * training sample); any other begins a new sequence.
+ * Collects completions into one rollout. A completion whose prompt begins with all tokens of the completion before continues that sequence (one
+ * training sample); any other starts a new sequence.
  */
 export class Trajectory {
   readonly turns: RolloutTurn[] = []
   readonly tokens: TokenLogprobs = { ids: [], logprobs: [], versions: [] }
-  /** Prompt of the first turn. */
+  /** The prompt of the first turn. */
   promptIds: number[] = []
   #last: ChatCompletion | undefined
 
@@ -32,7 +32,7 @@ export class Trajectory {
   }
 }
 
-/** Whether `ids` begin with the tokens of a completion, prompt and answer. */
+/** Whether `ids` begin with all tokens of a completion: its prompt and its answer. */
 export function startsWith(ids: readonly number[], { promptIds, ids: sampled }: ChatCompletion): boolean {
   return promptIds.every((id, i) => ids[i] === id) && sampled.every((id, i) => ids[promptIds.length + i] === id)
 }
