@@ -1,10 +1,10 @@
 /**
- * The embedded engine: generates from the very weights that the trainer trains, with continuous batching.
- * - One loop. Each step is one packed batch: the next token of every running sequence, and prompt rows of those that begin. Requests join and
- *   leave between steps. A token's numbers depend on its own sequence alone, so nothing else that runs changes them.
- * - The optimizer changes the weights in place, by GPU commands; those of an engine step come wholly before or after them. So publishing
- *   weights is no more than naming the version that the next step samples with.
- * - Keys and values that were computed under an older version stay with the sequences that run; new requests compute their own.
+ * The embedded engine: generates from the trainer's own weights, with continuous batching.
+ * - Each step of its loop is one packed batch: the next token of every running sequence, and prompt rows of those that start. Requests join and leave
+ *   between steps. A token's log-probability depends only on its own sequence, whatever else runs.
+ * - The optimizer changes the weights in place by GPU commands, and an engine step's commands come entirely before or after those. So publishing
+ *   weights just means naming the version with which the next step samples.
+ * - Running sequences keep the keys and values that older versions computed; new requests compute their own.
  */
 import { setImmediate as turn } from 'node:timers/promises'
 import { UserError } from '../common/errors.ts'
@@ -33,25 +33,25 @@ export class Engine implements ServingEngine {
   readonly maxLength: number
   readonly cacheRows: number
   #version: PolicyVersion = 0
-  /** Times that the weights below all adapters were reloaded. */
+  /** How often the base weights (below all adapters) were reloaded. */
   #reloads = 0
   #reloading = false
-  /** Since a reload broke off in the midst of its writing. */
+  /** Set if a reload failed in the middle of writing weights. */
   #mixed: MixedWeightsError | undefined
   readonly #scheduler: Scheduler
   readonly #commands: StepCommands
   readonly #rules: EndRules
-  /** The loop while it runs, which is as long as there are requests. */
+  /** The running loop, while there are requests. */
   #loop: Promise<void> | undefined
   #paused = false
-  /** pause('wait'): only requests that have begun go on. When they have ended the engine is paused, and `#drained` is called. */
+  /** After pause('wait'): only requests that have begun continue. When they have finished, the engine is paused and `#drained` is called. */
   #draining = false
   #drained: (() => void)[] = []
   #closed = false
   #wake: (() => void) | undefined
   readonly #ahead: boolean
   readonly #blocks: ReadBlocks
-  /** Settles when the last step has landed: its tokens were read back and handed to their sequences. */
+  /** Settles when the last step has landed: its tokens were read back and passed to their sequences. */
   #landing: Promise<void> = Promise.resolve()
   #inFlight = 0
   /** When the last step landed. */
@@ -60,7 +60,7 @@ export class Engine implements ServingEngine {
 
   /**
    * Allocates the KV cache: 2 x layers x cacheRows x kv heads x head size values.
-   * @throws UserError where maxLength tokens, or those of a step, do not fit the adapter's largest binding, or f16 does not fit the model
+   * @throws UserError if maxLength tokens, or those of a step, exceed the adapter's largest binding, or if the model does not support f16
    */
   constructor(decoder: Decoder, options: EngineOptions) {
     const { gpu, config } = decoder
@@ -69,7 +69,7 @@ export class Engine implements ServingEngine {
     this.maxLength = maxLength
     const { pages, pageSize, f16 } = cacheOf(decoder, options)
     this.cacheRows = pages * pageSize
-    // Engines of few short sequences take no memory for more tokens than these have.
+    // An engine for few short sequences reserves no memory for more tokens than these can have.
     const maxPrefillRows = Math.max(1, Math.min(options.maxPrefillRows ?? 256, maxSequences * maxLength))
     // The states of layers without keys are not in the pages, so a cached prefix would lack it.
     const caching = {
@@ -102,21 +102,21 @@ export class Engine implements ServingEngine {
   }
 
   /**
-   * Names the weights that the next step samples with. To be called in the same turn of the event loop in which the commands that change
-   * the weights were recorded: then each token carries the version that made it, without exception.
+   * Names the version of the weights with which the next step samples. Call this in the same turn of the event loop in which the commands that change
+   * the weights are recorded. Then each token always carries the version that sampled it.
    */
   publish(version: PolicyVersion): void {
     this.#version = version
     this.adapters.bank.changed()
     this.#scheduler.forget(undefined, version)
-    // In full fine-tuning the base weights, which named adapters run on, have changed too.
+    // In full fine-tuning, the base weights of named adapters have changed as well.
     if (this.decoder.store && !this.adapters.bank.hasOwn) this.adapters.reloaded()
   }
 
   /**
-   * Takes other weights of the same model, below all adapters, between two steps; requests that run go on with them. The version counts on.
-   * @throws UserError for weights that do not fit, before anything is written; MixedWeightsError where files fail after that: all requests then get this
-   *   error, until a reload goes well
+   * Loads other base weights of the same model, between two steps; running requests continue with them. @returns the policy's new version
+   * @throws UserError for weights that do not fit, before anything is written; MixedWeightsError if reading fails later: all requests then fail with
+   *   it until a reload succeeds
    */
   async reloadWeights(files: ModelTensors): Promise<PolicyVersion> {
     if (this.#reloading) throw new UserError('Weights are being reloaded already; wait until that has ended.')
@@ -139,15 +139,15 @@ export class Engine implements ServingEngine {
   }
 
   /**
-   * Samples a completion. An aborted request resolves with what it has.
-   * @throws UserError for a request that can never run; the error of a step that failed, for all requests that were in the engine
+   * Samples a completion. An aborted request resolves with the tokens so far.
+   * @throws UserError for a request that can never run; the error of a failed step, for all requests in the engine
    */
   async generate(request: GenerationRequest): Promise<GenerationResult> {
     if (this.#closed) throw new Error('the engine is closed')
     if (this.#mixed) throw this.#mixed
     const vocabulary = this.decoder.config.vocabSize
     checkRequest(request, { maxLength: this.maxLength, cacheRows: this.cacheRows, vocabulary })
-    // Where the policy has no adapter, the model without one is the policy.
+    // If the policy has no adapter, it is the model without one.
     const adapter = request.adapter === null && !this.adapters.bank.hasOwn ? undefined : request.adapter
     const weights = this.adapters.hold(
       adapter,
@@ -168,14 +168,14 @@ export class Engine implements ServingEngine {
   }
 
   /**
-   * No further step begins until `resume`; resolves when none is in flight. Requests that are made meanwhile wait.
-   * @param mode what becomes of those that run: 'keep' leaves them where they are, 'wait' lets them end first, 'abort' ends them, and those that wait, with what they have
+   * Stops starting steps until `resume`; resolves when none is in flight. New requests wait.
+   * @param mode for running requests: 'keep' freezes them, 'wait' lets them finish first; 'abort' ends all requests with their tokens so far
    */
   async pause(mode: PauseMode = 'keep'): Promise<void> {
     if (mode === 'abort') for (const sequence of [...this.#scheduler.running, ...this.#scheduler.waiting]) this.#abort(sequence)
     if (mode === 'wait' && !this.#paused && this.#begun) {
       this.#draining = true
-      // `#run` pauses when it has drained; `resume` calls the pause off and resolves this too.
+      // `#run` pauses when all have finished; `resume` cancels the pause and resolves this too.
       await new Promise<void>((resolve) => this.#drained.push(resolve))
     } else this.#paused = true
     await this.#landed()
@@ -191,17 +191,17 @@ export class Engine implements ServingEngine {
     return this.#paused
   }
 
-  /** Forgets the keys and values of requests that have ended. */
+  /** Drops the keys and values of requests that have ended. */
   resetPrefixCache(): void {
     this.#scheduler.pool.reset()
   }
 
-  /** Resolves when no request is left. */
+  /** Resolves when there are no requests left. */
   async idle(): Promise<void> {
     await this.#loop
   }
 
-  /** Ends the engine: requests that are left are rejected, and its memory is given back. The decoder stays. */
+  /** Closes the engine: rejects the remaining requests and releases its memory. The decoder stays. */
   async close(): Promise<void> {
     if (this.#closed) return
     this.#closed = true
@@ -213,8 +213,8 @@ export class Engine implements ServingEngine {
     this.adapters.release()
     const { gpu } = this.decoder
     gpu.share.engines--
-    // The driver frees the buffers only now: without waiting, the next engine's cache would be allocated beside this one's. An error of the
-    // device is reported to whoever uses it next.
+    // The driver frees buffers only here. Otherwise the next engine's cache would be allocated in addition to this one. A device error is reported to
+    // whoever uses the device next.
     gpu.pool.freeDestroyed()
     await gpu.sync().catch(() => {})
   }
@@ -241,7 +241,7 @@ export class Engine implements ServingEngine {
     return this.#scheduler.running.size + this.#scheduler.waiting.size === 0
   }
 
-  /** Whether requests have tokens, or are about to get their first. */
+  /** Whether any request has tokens, or is about to get its first. */
   get #begun(): boolean {
     const { running, waiting } = this.#scheduler
     return running.size > 0 || [...waiting].some(({ ids }) => ids.length > 0)
@@ -260,10 +260,10 @@ export class Engine implements ServingEngine {
   async #run(): Promise<void> {
     const { share } = this.decoder.gpu
     share.work()
-    // Of the last step before the block of read-backs that is open, or that comes next.
+    // The landing of the last step before the current block of read-backs, or before the next one if none is open.
     let before = this.#landing
     while (true) {
-      // Requests made in this turn of the event loop join the next step, as do those that follow on one that just ended.
+      // Requests made in this turn of the event loop join the next step, as do those that follow a request that just ended.
       await turn()
       if (this.#draining && !this.#begun) {
         this.#draining = false
@@ -296,7 +296,7 @@ export class Engine implements ServingEngine {
         if (!this.#blocks.isOpen) await (goesOn ? before : this.#landing)
       } catch (error) {
         this.#failAll(error)
-        // The step's rows count as computed since it was put together, but may never have been sent.
+        // The step's rows count as computed since it was assembled, but may never have been submitted.
         this.resetPrefixCache()
         await this.#landed()
         this.#landing = Promise.resolve()
@@ -305,12 +305,12 @@ export class Engine implements ServingEngine {
     }
   }
 
-  /** Penalties and constraints need the tokens so far on the host. */
+  /** Not if penalties or constraints need the latest tokens on the host. */
   get #runsAhead(): boolean {
     return this.#ahead && ![...this.#scheduler.running].some((s) => s.needsHost)
   }
 
-  /** Records and sends the next step, where there is one to be begun before the last one has landed. */
+  /** Records and submits the next step, if one can start before the last one has landed. */
   #begin(): boolean {
     this.#scheduler.admit(({ weights }) => weights!.space(), this.#draining)
     const step = this.#scheduler.next(this.#commands.sharing)
@@ -338,10 +338,10 @@ export class Engine implements ServingEngine {
     return true
   }
 
-  /** Takes the tokens of a step, after those of the step before. */
+  /** Passes a step's tokens to their sequences, after those of the step before. */
   async #land({ sampled }: StepRows, versions: PolicyVersion[], reading: Promise<Sampled>, before: Promise<void>): Promise<void> {
     const begin = performance.now()
-    // Waits for both even if one fails: the loop then resets `#inFlight`, and no older step may land after that.
+    // Wait for both even if one fails: the loop then resets `#inFlight`, and no older step may land after that.
     await Promise.allSettled([reading, before])
     const [read] = await Promise.all([reading, before])
     const end = performance.now()
@@ -358,7 +358,7 @@ export class Engine implements ServingEngine {
   #take({ sequence, target, position }: Draw, { tokens, logprobs, tops }: Sampled, i: number, version: PolicyVersion): void {
     try {
       if (!Number.isFinite(logprobs[i])) {
-        // A row that is not finite spoils the rows that share a kernel's tile with it. They may be cached, and other requests would find them.
+        // A row that is not finite spoils the rows in the same kernel tile. These may be cached, and other requests would find them.
         this.resetPrefixCache()
         const place = target === undefined ? `token ${sequence.ids.length}` : `token ${position} of the prompt`
         throw new Error(`the model's logits at ${place} are not finite (weights of version ${version})`)
@@ -366,7 +366,7 @@ export class Engine implements ServingEngine {
       if (target !== undefined) return sequence.takePrompt(position!, logprobs[i], tops[i]!)
       const ending = sequence.push(tokens[i], logprobs[i], version, tops[i])
       this.#counts.tokensGenerated++
-      // Whoever was told of the token may have aborted the request.
+      // The callback that was told of the token may have aborted the request.
       if (!ending || sequence.ended) return
       this.#scheduler.remove(sequence)
       this.#counts.finished++
@@ -376,13 +376,13 @@ export class Engine implements ServingEngine {
     }
   }
 
-  /** Frees the pages at once: a step in flight may still write to them, but the steps of whoever gets them next come after it. */
+  /** Releases the pages at once. A step in flight may still write to them, but steps of their next owners come after it. */
   #abort(sequence: Sequence): void {
     if (sequence.ended) return
     this.#scheduler.remove(sequence)
     this.#counts.aborted++
     sequence.abort()
-    // A paused loop with nothing left ends.
+    // A paused loop without requests ends.
     if (this.#empty) this.#wake?.()
   }
 

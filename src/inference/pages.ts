@@ -1,50 +1,49 @@
 /**
- * Pages of the KV cache: reference counts, contents, and prefix caching. Host only: it knows no GPU.
- * - A page has the keys and values of `size` consecutive tokens of a sequence. They depend on all tokens before, so pages form trees (a
- *   radix tree): the path from a root to a page spells a text. Each namespace (adapter, policy version, salt) has a root of its own, and
- *   nothing is shared between them.
- * - Whoever uses a page holds it and all pages before it. A page that nobody holds stays cached until room is needed (least recently used
- *   goes first), so that the next request with the same beginning finds it.
- * - Full pages are shared by all sequences with their text. A page that is not full, or from which a text branches off halfway, is copied
+ * Pages of the KV cache: reference counts, contents and prefix caching. Runs on the host only.
+ * - A page holds the keys and values of `size` consecutive tokens of a sequence. These depend on all tokens before, so pages form radix trees: the
+ *   path from a root to a page spells a text. Each namespace (adapter, policy version, salt) has a root of its own, and namespaces share nothing.
+ * - Whoever uses a page holds it and all pages before it. A page that nobody holds stays cached until its room is needed (the least recently used
+ *   goes first), so that the next request with the same prefix finds it.
+ * - Full pages are shared by all sequences with the same text. A page that is not full, or in the middle of which a text branches off, is copied
  *   before it is written to.
  */
 
 /** A page, as a node of the tree. */
 export interface Page {
-  /** Its rows of the cache are index * size .. (index + 1) * size - 1. */
+  /** Its rows in the cache are index * size .. (index + 1) * size - 1. */
   index: number
-  /** Its tokens, those that are still to be computed included. */
+  /** Its tokens, including those that are still to be computed. */
   tokens: number[]
-  /** How many of them are computed by a step that was recorded. */
+  /** How many of them are computed by steps that are recorded. */
   ready: number
   parent: Page | Root
   root: Root
   children: Page[]
-  /** -1: it was removed, and its index belongs to another page. */
+  /** -1: the page was removed, and its index belongs to another page. */
   holders: number
 }
 
-/** Where the texts of a namespace begin. */
+/** The start of all texts in a namespace. */
 export interface Root {
   name: string
   children: Page[]
-  /** Its pages are not found any more: they are free as soon as nobody holds them. */
+  /** Whether its pages can no longer be found. They become free as soon as nobody holds them. */
   dead: boolean
 }
 
-/** What is cached of a text: full pages, and perhaps one more whose first `common` tokens match. */
+/** What is cached of a text: full pages, and possibly one more whose first `common` tokens match. */
 interface Match {
   pages: Page[]
   partial?: { page: Page; common: number }
 }
 
 export class PagePool {
-  /** Tokens of a page. */
+  /** Tokens in a page. */
   readonly size: number
-  /** Pages that are handed out; index `capacity` is one more, for rows that are padding. */
+  /** Number of pages that can be handed out. There is one more, with index `capacity`, for padding rows. */
   readonly capacity: number
   readonly #free: number[]
-  /** How many pages nobody holds; and those of them without children, least recently used first. */
+  /** Number of pages that nobody holds; and those of them without children, least recently used first. */
   #cached = 0
   readonly #leaves = new Set<Page>()
   readonly #roots = new Map<string, Root>()
@@ -55,12 +54,12 @@ export class PagePool {
     this.#free = Array.from({ length: capacity }, (_, i) => capacity - 1 - i)
   }
 
-  /** Pages that somebody holds. */
+  /** Number of pages that somebody holds. */
   get held(): number {
     return this.capacity - this.available
   }
 
-  /** Pages that can be handed out now. */
+  /** Number of pages that can be handed out now. */
   get available(): number {
     return this.#free.length + this.#cached
   }
@@ -71,12 +70,12 @@ export class PagePool {
     return root
   }
 
-  /** Drops a root that was asked for and got no pages. */
+  /** Drops a root that was requested but got no pages. */
   unused(root: Root): void {
     if (root.children.length === 0) this.#roots.delete(root.name)
   }
 
-  /** The longest cached prefix of `ids`, of at most `limit` tokens. Holds nothing. */
+  /** Finds the longest cached prefix of `ids`, of at most `limit` tokens. Does not hold any pages. */
   match(root: Root, ids: readonly number[], limit: number): Match {
     const { size } = this
     const pages: Page[] = []
@@ -91,7 +90,7 @@ export class PagePool {
           next = page
           break
         }
-        // Without tokens that are only planned: the copy is made before the step that computes them.
+        // Tokens that are only planned do not count: the copy runs before the step that computes them.
         const there = Math.min(common, page.ready)
         if (there > 0 && there > (partial?.common ?? 0)) partial = { page, common: there }
       }
@@ -102,14 +101,14 @@ export class PagePool {
     }
   }
 
-  /** A new page behind `parent`, which the caller holds as well; undefined where none is left. */
+  /** Takes a new page after `parent`, which the caller must hold too; the caller holds the new page. Undefined if there is none left. */
   take(parent: Page | Root): Page | undefined {
     const index = this.#free.pop() ?? this.#evict()
     if (index === undefined) return undefined
     const root = isPage(parent) ? parent.root : parent
     const page: Page = { index, tokens: [], ready: 0, parent, root, children: [], holders: 1 }
     parent.children.push(page)
-    // It may have been the root's own last page that made room, with which the root was dropped.
+    // The page that made room may have been the root's last one, and the root was dropped with it.
     if (!isPage(parent) && !parent.dead) this.#roots.set(parent.name, parent)
     return page
   }
@@ -120,12 +119,12 @@ export class PagePool {
     this.#leaves.delete(page)
   }
 
-  /** Gives back the pages of a text, which are in order. */
+  /** Releases the pages of a text, which are given in order. */
   release(pages: readonly Page[]): void {
     for (let i = pages.length - 1; i >= 0; i--) this.#drop(pages[i])
   }
 
-  /** From now on no request finds the pages of `root`. */
+  /** Makes the pages of `root` unfindable for requests. */
   retire(root: Root): void {
     if (root.dead) return
     root.dead = true
@@ -133,12 +132,12 @@ export class PagePool {
     this.#clear(root)
   }
 
-  /** Empties the cache, in all namespaces; pages that are held stay with their holders alone. */
+  /** Empties the cache in all namespaces. Pages that are held remain with their holders only. */
   reset(): void {
     for (const root of this.#roots.values()) this.retire(root)
   }
 
-  /** Retires the roots whose name is not accepted. */
+  /** Retires the roots whose names `accept` rejects. */
   keep(accept: (name: string) => boolean): void {
     for (const root of this.#roots.values()) if (!accept(root.name)) this.retire(root)
   }
@@ -147,13 +146,13 @@ export class PagePool {
     if (page.holders === 0) throw new Error(`page ${page.index} of the KV cache is given back twice`)
     if (--page.holders > 0) return
     this.#cached++
-    // Cut to what is both computed and known: planned tokens may never have been computed, and drawn ones never read back.
+    // Keep only tokens that are both computed and known: planned tokens may never have been computed, and drawn ones never read back.
     page.tokens.length = page.ready = Math.min(page.tokens.length, page.ready)
     if (page.tokens.length === 0 || page.root.dead) return this.#clear(page)
     if (page.children.length === 0) this.#leaves.add(page)
   }
 
-  /** Frees a page and its descendants, as far as nobody holds them; children first. */
+  /** Frees a page and its descendants (children first), except those that somebody holds. */
   #clear(from: Page | Root): void {
     const nodes: (Page | Root)[] = [from]
     for (const node of nodes) nodes.push(...node.children)
@@ -167,7 +166,7 @@ export class PagePool {
     return page && this.#remove(page)
   }
 
-  /** Takes a page that nobody holds out of the tree. */
+  /** Removes a page that nobody holds from the tree. */
   #remove(page: Page): number {
     const { parent } = page
     this.#leaves.delete(page)
@@ -185,7 +184,7 @@ export class PagePool {
 
 const isPage = (node: Page | Root): node is Page => 'index' in node
 
-/** How many of `tokens`, from the first on, equal ids[at], ids[at + 1], ..., up to ids[limit - 1]. */
+/** How many leading `tokens` equal ids[at], ids[at + 1], ..., at most up to ids[limit - 1]. */
 function commonLength(tokens: readonly number[], ids: readonly number[], at: number, limit: number): number {
   const most = Math.min(tokens.length, limit - at)
   let n = 0

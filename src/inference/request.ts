@@ -1,4 +1,4 @@
-/** Checks a request before it is queued, so that a mistake is told to the one who made it and no step fails for all. */
+/** Checks a request before it is queued, so that a mistake is reported to its author and no step fails for everyone. */
 import { UserError } from '../common/errors.ts'
 import type { GenerationRequest } from '../common/types.ts'
 import { mostTop } from '../kernels/sampling/sampling.ts'
@@ -9,7 +9,7 @@ interface RequestLimits {
   vocabulary: number
 }
 
-/** @throws UserError for a request that can never run, naming what is wrong, and the limit. */
+/** Checks a request against the engine's limits. @throws UserError that names the mistake and the limit */
 export function checkRequest(request: GenerationRequest, limits: RequestLimits): void {
   const { promptIds, sampling } = request
   const { maxLength, cacheRows, vocabulary } = limits
@@ -47,7 +47,7 @@ export function checkRequest(request: GenerationRequest, limits: RequestLimits):
   checkLogprobs(request)
 }
 
-/** What may be drawn, and when the completion ends. */
+/** Checks what restricts the tokens that can be drawn, and what ends the completion. */
 function checkChoice({ sampling, constraint, onToken }: GenerationRequest, vocabulary: number): void {
   const { top_k, seed, max_tokens, min_tokens = 0, ignore_eos = false, logit_bias = {}, allowed_token_ids, stop } = sampling
   if (!Number.isInteger(top_k)) throw new UserError(`top_k is ${top_k}; it must be a whole number.`)

@@ -1,10 +1,10 @@
 /**
- * From hidden states to sampled tokens with their log-probabilities, on the GPU: last norm, logits, softmax statistics over the same slices
- * and in the same order as the trainer's head, the draw. What is read back is 8 bytes a token.
- * - A plain draw is one plan. Where a row asks for more (masks, biases, penalties; the most likely tokens; the log-probability of the distribution that was
- *   drawn from) the step's draw is recorded for it; the other rows keep their bits, as what is changed is a copy.
- * - Log-probabilities come from two places: the model's logits at a row's own temperature ('policy', 'raw'), or what is left of them after all that changes the
- *   draw ('processed'). Each row is left out of one of the two by an inverse temperature of 0.
+ * From hidden states to sampled tokens with log-probabilities, on the GPU: last norm, logits, softmax statistics (over the same vocabulary slices in
+ * the same order as in the trainer's head), and the draw. 8 bytes per token are read back.
+ * - A plain draw is one plan. If a row needs more (masks, biases, penalties, the most likely tokens, or log-probabilities of the distribution that
+ *   was drawn from), the step's draw is recorded for that step. Other rows keep their bits, since only a copy of the logits is modified.
+ * - Log-probabilities come from one of two sources: the model's logits at the row's temperature ('policy', 'raw'), or the logits after everything
+ *   that changes the draw ('processed'). An inverse temperature of 0 leaves a row out of a source.
  */
 import { rmsNorm } from '../autograd/ops/norm.ts'
 import { Tape } from '../autograd/tape.ts'
@@ -31,38 +31,41 @@ import type { Decoder } from '../model/decoder.ts'
 import { roundRows } from './step-rows.ts'
 import type { Sequence } from './sequence.ts'
 
-/** Logits that are held at a time; a row has all of its vocabulary. */
+/** Bytes of logits held at a time. A row of logits covers the whole vocabulary. */
 const logitBytes = 64 * 2 ** 20
-/** Parts of a buffer of 4-byte values begin at multiples of it, as bindings must. */
+/** Parts of a buffer of 4-byte values start at multiples of this many values, as bindings must. */
 const alignment = 64
 
 export interface Sampled {
   tokens: Uint32Array
   logprobs: Float32Array
-  /** The most likely tokens of each row; undefined for rows that did not ask for them. */
+  /** The most likely tokens of each row; undefined for rows that did not request them. */
   tops: (TopLogprobs | undefined)[]
 }
 
-/** A sequence that gets a token, and the row of the step that it is drawn from. */
+/** A sequence for which a token is drawn, and the step's row from which it is drawn. */
 export interface Draw {
   sequence: Sequence
   row: number
-  /** Set where nothing is drawn but a token of the prompt is scored: the position of that token. */
+  /** If set, no token is drawn, but a token of the prompt is scored: its id, and its position. */
   target?: number
   position?: number
 }
 
-/** How many of the most likely tokens a row asks for; 0 asks for the rank alone, undefined for neither. */
+/** How many of the most likely tokens a row requests; 0: only the rank; undefined: neither. */
 function topOf({ sequence: { logprobsRequest }, target }: Draw): number | undefined {
   return target === undefined ? logprobsRequest.top : logprobsRequest.prompt
 }
 
-/** Whether a row's token is drawn from changed logits (masks, biases, penalties). Tokens of prompts never are. */
+/** Whether a row's token is drawn from modified logits (masks, biases, penalties). Never true for prompt tokens. */
 function isChanged({ sequence, target }: Draw): boolean {
   return target === undefined && sequence.changesLogits
 }
 
-/** Whether a row's log-probability is that of the processed distribution: after masks, biases, penalties and filters. Where none of these applies the plain one is the same; prompt tokens have the plain one. */
+/**
+ * Whether a row's log-probability is that of the processed distribution, after masks, biases, penalties and filters. If none of these applies, the
+ * plain one is identical. Prompt tokens get the plain one.
+ */
 function isProcessed(draw: Draw): boolean {
   const { sampling, logprobsRequest } = draw.sequence
   if (draw.target !== undefined || logprobsRequest.mode !== 'processed') return false
@@ -70,15 +73,15 @@ function isProcessed(draw: Draw): boolean {
   return isChanged(draw) || (temperature > 0 && (top_p < 1 || top_k > 0 || min_p > 0))
 }
 
-/** Whether a row needs more than the plain draw, so that the step's draw is recorded anew. */
+/** Whether a row needs more than the plain draw, so that the step's draw must be recorded anew. */
 export function needsMore(draw: Draw): boolean {
   return topOf(draw) !== undefined || isChanged(draw) || isProcessed(draw)
 }
 
-/** Factor of the model's logits for the row's log-probability: the trainer multiplies by the same float32. Greedy tokens are scored at temperature 1. */
+/** Factor for the logits in a row's log-probability, the same float32 by which the trainer multiplies. Greedy tokens are scored at temperature 1. */
 function inverseTemperature({ sequence: { sampling, logprobsRequest }, target }: Draw): number {
   const { mode = 'policy' } = logprobsRequest
-  // A prompt's token is not drawn, so settings of the draw do not apply to it.
+  // A prompt token is not drawn, so settings of the draw do not apply to it.
   if (mode === 'raw' || (mode === 'processed' && target !== undefined)) return 1
   return sampling.temperature > 0 ? 1 / sampling.temperature : 1
 }
@@ -88,28 +91,28 @@ export class Sampler {
   readonly #gpu: Gpu
   /** Rows of all buffers. */
   readonly #rows: number
-  /** Rows whose logits are made at a time: all, or a multiple of `alignment`. */
+  /** Rows whose logits are computed at a time: all, or a multiple of `alignment`. */
   readonly #chunkRows: number
-  /** (rows) u32: which row of the step each draw takes. */
+  /** (rows) u32: the step's row for each draw. */
   readonly index: GpuBuffer
-  /** (rows, hidden): the rows that `index` names, before the last norm. The step gathers them before it draws. */
+  /** (rows, hidden size): the rows named by `index`, before the last norm. The step gathers them before the draw. */
   readonly hidden: GpuBuffer
   readonly #settings: GpuBuffer
   readonly #seeds: GpuBuffer
   readonly #inverse: GpuBuffer
-  /** Tokens of all rows, then (from `#logprobsAt` on) their log-probabilities, then (from `#topsAt` on) what `topTokens` left. */
+  /** The tokens of all rows, then (from `#logprobsAt`) their log-probabilities, then (from `#topsAt`) the output of `topTokens`. */
   readonly results: GpuBuffer
   readonly #logprobsAt: number
   readonly #topsAt: number
-  /** For the rows of the last `write`, how many of the most likely tokens each asked for. */
+  /** For each row of the last `write`, how many of the most likely tokens it requests. */
   #wanted: Wanted = []
-  /** Results of draws that are not read yet, one after the other; and for each draw where its part begins (in words) and what its rows asked for. */
+  /** Results of draws that are not read yet, one after another; and for each draw, where its part starts (in words) and what its rows requested. */
   readonly #held: GpuBuffer
   readonly #parts: { at: number; count: number; wanted: Wanted }[] = []
 
   /**
-   * @param rows most rows of a draw: tokens to draw and prompt tokens to score
-   * @param block most steps whose results are held (`hold`); below 2 none can be
+   * @param rows the most rows in a draw: tokens to draw and prompt tokens to score
+   * @param block the most steps whose results can be held (`hold`); below 2, none can
    */
   constructor(decoder: Decoder, rows: number, block = 1) {
     const { gpu, head, config } = decoder
@@ -138,7 +141,7 @@ export class Sampler {
       buffer.release()
   }
 
-  /** Writes what the next draw is made with; rows behind the last of `sampled` are marked as not in use. */
+  /** Writes the inputs of the next draw. Rows after the last of `sampled` are marked as unused. */
   write(sampled: Draw[]): void {
     const gpu = this.#gpu
     const rows = roundRows(sampled.length)
@@ -165,7 +168,7 @@ export class Sampler {
 
   /**
    * Records the draw of a token for each of `rows` rows of `hidden`.
-   * @param draws the rows, where one of them `needsMore`: their lists are uploaded, so this is nothing for a plan
+   * @param draws the rows, if one of them `needsMore`. Their lists are uploaded, so this cannot be part of a plan.
    */
   draw(rows: number, draws?: Draw[]): void {
     const tape = new Tape(this.#gpu, false)
@@ -225,14 +228,14 @@ export class Sampler {
     left?.release()
   }
 
-  /** A copy of the first rows of logits, which is then changed and drawn from. */
+  /** Copies the first rows of the logits, to be modified and drawn from. */
   #copy(logits: GpuBuffer, rows: number): GpuBuffer {
     const copy = this.#gpu.pool.acquire(logits.bytes, 'changed logits')
     this.#gpu.copy(logits, 0, copy, 0, rows * this.#decoder.head.weight.rows * 4)
     return copy
   }
 
-  /** Masks, biases and penalties, in place. */
+  /** Applies masks, biases and penalties in place. */
   #adjust(logits: GpuBuffer, settings: BufferRange, draws: Draw[]): void {
     const gpu = this.#gpu
     const lists = packChanges(draws.map((draw) => (isChanged(draw) ? changesOf(draw.sequence) : { entries: [] })))
@@ -243,11 +246,11 @@ export class Sampler {
     for (const list of [start, entries, maskAt, masks]) list.release()
   }
 
-  /** Waits for the tokens of the last `draw`. @param stepRows size of the step, by which the length of the wait is learned */
+  /** Waits for the tokens of the last `draw`. @param stepRows size of the step, used to predict the length of the wait */
   async read(count: number, stepRows: number): Promise<Sampled> {
     const wanted = this.#wanted
     const bytes = this.#words(count, wanted) * 4
-    // Named by the step's number of rows (of which there are few), since the time for a row differs between small and large steps.
+    // Named by the step's number of rows (of which there are few), since the time per row differs between small and large steps.
     const data = await this.#gpu.read({ buffer: this.results, offset: 0, bytes }, `step of ${stepRows}`)
     return this.#sampled(data, 0, count, wanted)
   }
@@ -260,7 +263,7 @@ export class Sampler {
     this.#gpu.copy(this.results, 0, this.#held, at * 4, this.#words(count, wanted) * 4)
   }
 
-  /** Sends what is recorded and waits for the tokens of all draws that are held, in order. @param stepRows rows of their steps together */
+  /** Submits what is recorded and waits for the tokens of all held draws, in order. @param stepRows total rows of their steps */
   async readHeld(stepRows: number): Promise<Sampled[]> {
     const bytes = this.#heldWords * 4
     const parts = this.#parts.splice(0)
@@ -268,18 +271,18 @@ export class Sampler {
     return parts.map(({ at, count, wanted }) => this.#sampled(data, at, count, wanted))
   }
 
-  /** Where the next part begins. */
+  /** Where the next part starts. */
   get #heldWords(): number {
     const last = this.#parts.at(-1)
     return last ? last.at + Math.ceil(this.#words(last.count, last.wanted) / alignment) * alignment : 0
   }
 
-  /** Size of the results of `count` rows, in words from the beginning of `results`. */
+  /** Size of the results of `count` rows, in words from the start of `results`. */
   #words(count: number, wanted: Wanted): number {
     return hasTops(wanted) ? this.#topsAt + count * topWords : this.#logprobsAt + count
   }
 
-  /** @param at where the draw's part begins in `data`, in words */
+  /** @param at where the draw's part starts in `data`, in words */
   #sampled(data: ArrayBuffer, at: number, count: number, wanted: Wanted): Sampled {
     const logprobs = new Float32Array(data, (at + this.#logprobsAt) * 4, count)
     const tokens = new Uint32Array(data, at * 4, count)
@@ -289,12 +292,12 @@ export class Sampler {
   }
 }
 
-/** How many of the most likely tokens each row of a draw asked for. */
+/** For each row of a draw, how many of the most likely tokens it requested. */
 type Wanted = readonly (number | undefined)[]
 
 const hasTops = (wanted: Wanted): boolean => wanted.some((top) => top !== undefined)
 
-/** The changes (mask, biases, penalties) that a sequence makes to the logits of its next token. */
+/** How a sequence modifies the logits of its next token: mask, biases and penalties. */
 function changesOf(sequence: Sequence): RowChanges {
   const { choice, drawn } = sequence
   const bias = choice?.bias ?? new Map<number, number>()

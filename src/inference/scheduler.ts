@@ -1,12 +1,12 @@
 /**
- * Decides which sequences run, which pages of the KV cache they use, and which rows the next step computes. Host only: it knows no GPU.
+ * Decides which sequences run, which pages of the KV cache they use, and which rows the next step computes. Runs on the host only.
  * - First come, first served: a waiting request that does not fit holds back those behind it, so none starves.
- * - A step decodes one token of every sequence that has its prompt computed, and prefills prompt tokens of the others, as many as fit.
- * - A request gets the pages of its prompt when it is admitted, and one more whenever its last page is full. When no page is left, the
- *   sequence admitted last is preempted: it keeps its tokens, gives its pages back, waits in front of all others, and computes those
- *   tokens again later. The sequence admitted first is never preempted by others, so every request ends.
- * - Prefix caching: tokens whose keys and values were computed under the same version of the same weights are not computed again
- *   (pages.ts). Requests with the same prompt that wait together share one prefill, its last token included.
+ * - A step decodes one token of every sequence whose prompt is computed, and prefills as many prompt tokens of others as fit.
+ * - A request gets the pages for its prompt when it is admitted, and another page whenever its last one is full. If no page is left, the sequence
+ *   that was admitted last is preempted: it releases its pages but keeps its tokens, waits ahead of all others, and recomputes those tokens later.
+ *   The sequence that was admitted first is never preempted by others, so every request finishes.
+ * - Prefix caching: tokens whose keys and values were computed with the same version of the same weights are not computed again (pages.ts). Requests
+ *   with the same prompt that wait at the same time share one prefill, including its last token.
  */
 import type { PolicyVersion } from '../common/types.ts'
 import { fromDrawn } from '../kernels/embedding/embedding.ts'
@@ -15,58 +15,58 @@ import type { Sequence } from './sequence.ts'
 import type { Sharing } from '../kernels/attention/shared.ts'
 import { roundRows, StepBuilder, type StepRows } from './step-rows.ts'
 
-/** A prompt that is being computed (or, after a preemption, prompt and output so far), for all requests that start from it. */
+/** A prompt that is being computed (after a preemption: prompt and output so far), for all requests that start from it. */
 interface Prefill {
   ids: readonly number[]
   pages: Page[]
-  /** Index of the adapter that they are computed with. */
+  /** Index of the adapter with which it is computed. */
   adapter: number
-  /** Tokens whose keys and values are in the cache, or will be after the step that is recorded. */
+  /** Number of tokens whose keys and values are in the cache, or will be after the recorded step. */
   computed: number
   /** Requests that draw their next token from the last row. */
   starting: Sequence[]
-  /** The request that asked for the log-probabilities of its prompt, if this is its prefill. */
+  /** The request that wants the log-probabilities of its prompt, if this is its prefill. */
   scored: Sequence | undefined
-  /** Slot of the recurrent state behind these tokens. The first request to start keeps it; the others get copies. */
+  /** Slot of the recurrent state after these tokens. The first request to start takes it over; the others get copies. */
   slot: number
-  /** Whether a request has taken `slot` over. */
+  /** Whether a request has taken over `slot`. */
   taken: boolean
 }
 
 export interface SchedulerOptions {
   maxSequences: number
   maxPrefillRows: number
-  /** Tokens of a sequence at most. */
+  /** The most tokens in a sequence. */
   maxLength: number
-  /** Pages that are handed out; page number `pages` is one more, which padding writes to. */
+  /** Number of pages that can be handed out. Padding is written to one more, with index `pages`. */
   pages: number
   pageSize: number
   /** Whether a new request may reuse pages of requests that have ended. */
   prefixCaching: boolean
-  /** Whether pages of an older version of the weights are used under a newer one. */
+  /** Whether pages computed with an older version of the weights may be reused with a newer one. */
   acrossVersions: boolean
 }
 
 export class Scheduler {
   readonly waiting = new Set<Sequence>()
-  /** In the order of their admission. */
+  /** In order of admission. */
   readonly running = new Set<Sequence>()
   readonly pool: PagePool
-  /** Prompt tokens that were asked for, those of them that were in the cache, and times that a sequence lost its pages. */
+  /** Prompt tokens of admitted requests, those that they need not compute, and the number of preemptions. */
   readonly counts = { queried: 0, shared: 0, preemptions: 0 }
   readonly #options: SchedulerOptions
-  /** Keyed by namespace, adapter and prompt where later requests may join, else by a symbol of its own. */
+  /** Keyed by namespace, adapter and prompt if later requests may join, otherwise by a unique symbol. */
   readonly #prefills = new Map<unknown, Prefill>()
-  /** Cache rows to copy before the next step, and the pages that are held until then because they are copied from. */
+  /** Cache rows to copy before the next step, and the pages that are held until then because rows are copied from them. */
   #copies: { from: Page; to: Page; count: number }[] = []
   #sources: Page[] = []
   /**
-   * Free slots of recurrent states (step-rows.ts), and how many slots were ever made. Models with such states have no prefix caching, so every
-   * running sequence has a slot, or shares that of the prefill it waits for: there are never more slots than sequences may run.
+   * Free slots of recurrent states (step-rows.ts), and the number of slots ever used. Models with such states have no prefix caching, so every
+   * running sequence has a slot, or waits for a prefill that has one: there are never more slots than maxSequences.
    */
   readonly #slots: number[] = []
   #slotCount = 0
-  /** Slots to be copied before the next step, from and to. */
+  /** Slots to copy before the next step: from, to, and so on. */
   #stateCopies: number[] = []
 
   constructor(options: SchedulerOptions) {
@@ -75,29 +75,29 @@ export class Scheduler {
   }
 
   /**
-   * Most rows that a step can have. Beyond 32 a multiple of it: the largest step's kernels are compiled first, and with tiles of fewer rows they would
-   * not be the ones that prompts of 32 tokens and more need.
+   * The most rows that a step can have. Above 32 it is a multiple of 32: the kernels of the largest step are compiled first, and if its tiles had
+   * fewer rows they would not be the kernels that prompts of 32 tokens or more need.
    */
   get maxRows(): number {
     const rows = this.#options.maxSequences + this.#options.maxPrefillRows
     return roundRows(rows > 32 ? 32 * Math.ceil(rows / 32) : rows)
   }
 
-  /** Most entries of `pages` of a step: of all sequences that run, and of as many prefills. */
+  /** The most entries in `pages` of a step: those of all running sequences and as many prefills. */
   get maxTable(): number {
     const { maxSequences, maxLength } = this.#options
     return 1 + 2 * maxSequences * Math.ceil(maxLength / this.pool.size)
   }
 
-  /** Takes a sequence out, wherever it is, and frees its pages. */
+  /** Removes a sequence, wherever it is, and releases its pages. */
   remove(sequence: Sequence): void {
     this.waiting.delete(sequence)
     if (this.running.delete(sequence)) this.#leave(sequence)
-    // Prefills that were kept for sequences that share their pages (see #leave) may have no sequence left, also where the last one was preempted.
+    // Prefills that were kept because other sequences share their pages (see #leave) may now serve none, also if the last one was preempted.
     if (this.running.size === 0) for (const key of this.#prefills.keys()) this.#end(key)
   }
 
-  /** An adapter has a new version: pages computed under others are not reused any more, unless `acrossVersions` allows it. */
+  /** Called when an adapter gets a new version: pages computed with older versions are no longer reused, unless `acrossVersions`. */
   forget(adapter: string | null | undefined, version: PolicyVersion): void {
     if (this.#options.acrossVersions) return
     this.pool.keep((name) => {
@@ -108,13 +108,13 @@ export class Scheduler {
 
   /**
    * Moves waiting sequences to the running ones while there is room.
-   * @param versionOf the version of the weights that a sequence runs with, among those of its adapter
-   * @param begunOnly only those that have tokens already: they were preempted
+   * @param versionOf the version, within its adapter, of the weights with which a sequence runs
+   * @param begunOnly admit only preempted sequences, which have tokens already
    */
   admit(versionOf: (sequence: Sequence) => PolicyVersion, begunOnly = false): void {
     for (const sequence of this.waiting) {
       if (begunOnly && sequence.ids.length === 0) continue
-      // Tokens drawn before it was preempted may not have been read back yet.
+      // Tokens that were drawn before the preemption may not have been read back yet.
       if (this.running.size >= this.#options.maxSequences || sequence.pending > 0) return
       if (!this.#place(sequence, versionOf(sequence))) return
       this.waiting.delete(sequence)
@@ -128,8 +128,8 @@ export class Scheduler {
     const name = JSON.stringify([owner, acrossVersions ? 0 : version, sequence.cacheSalt ?? null])
     const again = sequence.ids.length > 0
     const scored = sequence.wantsPrompt
-    // Keyed by the adapter's index, too: an adapter that was reloaded under its name is another one. Not to be joined: a prefill of output
-    // tokens, or one that also scores its prompt, as the joining request would need rows that may be computed already.
+    // The adapter's index is part of the key, since an adapter reloaded under the same name is a different one. Nobody may join a prefill of output
+    // tokens, or one that also scores its prompt (the joining request might need rows that are already computed).
     const key = again || scored ? Symbol(name) : `${name} ${sequence.adapterIndex} ${sequence.promptKey}`
     const ids = again ? [...sequence.promptIds, ...sequence.ids] : sequence.promptIds
     const joined = this.#prefills.get(key)
@@ -160,7 +160,7 @@ export class Scheduler {
     return true
   }
 
-  /** Once for each sequence, however often it is put back. */
+  /** Counts each sequence once, however often it is preempted. */
   #count(sequence: Sequence, cached: number): void {
     if (sequence.cachedTokens !== undefined) return
     sequence.cachedTokens = cached
@@ -168,18 +168,18 @@ export class Scheduler {
     this.counts.shared += cached
   }
 
-  /** Holds the pages for all of `ids`, those in the cache among them; undefined where they do not fit. */
+  /** Holds pages for all of `ids`, including those that are cached. Undefined if they do not fit. */
   #find(root: Root, ids: readonly number[], search: boolean): { pages: Page[]; computed: number } | undefined {
     const { pool } = this
     const { size } = pool
-    // The last token is computed in any case: the first draw needs its hidden state.
+    // The last token is always computed, since the first draw needs its hidden state.
     const { pages, partial: near } = search ? pool.match(root, ids, ids.length - 1) : { pages: [], partial: undefined }
     const cached = pages.filter(({ holders }) => holders === 0).length
-    // One page stays free for those that run.
+    // One page stays free for running sequences.
     const room = pool.available - cached - (Math.ceil(ids.length / size) - pages.length) - Number(this.running.size > 0)
     if (room < 0) return undefined
     const goesOn = near && near.page.holders === 0 && near.page.tokens.length === near.common && near.page.children.length === 0
-    // To copy from a cached page it must be held meanwhile: one page more, which a pool with room for just this sequence does not have.
+    // A cached page must be held while rows are copied from it. That takes one more page, which a pool with room for only this sequence lacks.
     const partial = near && (goesOn || near.page.holders > 0 || room > 0) ? near : undefined
     for (const page of pages) pool.hold(page)
     const all = [...pages]
@@ -188,7 +188,7 @@ export class Scheduler {
       const { page, common } = partial
       const first = all.length * size
       if (goesOn) {
-        // Nobody else holds the page, and this text continues all of its tokens: it is filled up in place, without a copy.
+        // Nobody else holds the page, and this text continues all of its tokens, so it is filled in place without a copy.
         pool.hold(page)
         page.tokens = ids.slice(first, first + size)
         all.push(page)
@@ -208,7 +208,7 @@ export class Scheduler {
     return page
   }
 
-  /** Holds a page that is copied from until the next step has been put together. */
+  /** Holds a page, from which rows are copied, until the next step is assembled. */
   #lend(page: Page): void {
     this.pool.hold(page)
     this.#sources.push(page)
@@ -219,7 +219,7 @@ export class Scheduler {
     this.#copies.push({ from, to, count })
   }
 
-  /** Rows of the next step. Undefined where there are none. @param sharing how rows of a common prefix read its keys together */
+  /** Returns the rows of the next step; undefined if there are none. @param sharing how rows with a common prefix read its keys together */
   next(sharing?: Sharing): StepRows | undefined {
     const step = new StepBuilder(this.pool, sharing)
     for (const sequence of this.running) {
@@ -232,11 +232,11 @@ export class Scheduler {
       step.run(sequence.stateSlot!, 1, true)
       step.sampled.push({ sequence, row })
     }
-    // Copies of states that the last step computed come before this one; those of states that this one computes, before the next.
+    // States that the last step computed are copied before this step; those that this step computes are copied before the next one.
     const stateCopies = this.#stateCopies.splice(0)
     let left = this.#options.maxPrefillRows
     for (const [key, prefill] of this.#prefills) {
-      // Prefills that no request waits for any more are not bounded by maxSequences. The first one always fits.
+      // maxSequences does not limit prefills for which no request waits any more. The first prefill always fits.
       if (left === 0 || step.entries + prefill.pages.length > this.maxTable) break
       const count = Math.min(left, prefill.ids.length - prefill.computed)
       left -= count
@@ -244,7 +244,7 @@ export class Scheduler {
       if (prefill.computed === prefill.ids.length) this.#end(key)
     }
     for (const page of this.#sources.splice(0)) this.pool.release([page])
-    // A page that was given to a sequence and taken away again since the last step is no target any more.
+    // A page that was given to a sequence and taken away since the last step is no longer a target.
     const copies = this.#copies.splice(0).filter(({ to }) => to.holders >= 0)
     const { maxSequences, maxPrefillRows } = this.#options
     return step.finish(copies, maxPrefillRows - left, stateCopies, maxSequences)
@@ -290,7 +290,9 @@ export class Scheduler {
     return slot
   }
 
-  /** The cache row of a sequence's next token. Where no page is left the last sequences are preempted; undefined when that reaches this one. */
+  /**
+   * Returns the cache row for a sequence's next token. If no page is left, preempts the sequences admitted last; undefined if that includes this one.
+   */
   #slotOf(sequence: Sequence): number | undefined {
     while (true) {
       const page = this.#writable(sequence)
@@ -305,7 +307,7 @@ export class Scheduler {
     }
   }
 
-  /** The page of a sequence's next token: held by it alone, so a last page that is shared is copied first. Undefined where no page is left. */
+  /** The page for a sequence's next token, held by it alone: a shared last page is copied first. Undefined if no page is left. */
   #writable(sequence: Sequence): Page | undefined {
     const { pool } = this
     const { pages, computed } = sequence
@@ -326,7 +328,7 @@ export class Scheduler {
     return page
   }
 
-  /** A sequence gives its pages back and waits, before all others. */
+  /** Makes a sequence release its pages and wait ahead of all others. */
   #preempt(sequence: Sequence): void {
     this.counts.preemptions++
     this.running.delete(sequence)
@@ -350,7 +352,7 @@ export class Scheduler {
     const prefill = this.#prefills.get(prefillKey)!
     prefill.starting.splice(prefill.starting.indexOf(sequence), 1)
     if (prefill.scored === sequence) prefill.scored = undefined
-    // Another prefill may count on pages that this one was still to compute (a shared beginning): then it goes on without a request.
+    // Another prefill may rely on pages (of a common prefix) that this one has yet to compute. It then continues without a request.
     const own = prefill.pages.slice(Math.floor(prefill.computed / this.pool.size))
     const needed = own.some((page) => page.ready < page.tokens.length && page.holders > 1)
     if (prefill.starting.length === 0 && !needed) this.#end(prefillKey)
@@ -363,7 +365,7 @@ export class Scheduler {
     this.#prefills.delete(key)
   }
 
-  /** Writes into a sequence's pages the ids of the tokens that it drew, as far as they were read back. The prompt's ids are there already. */
+  /** Adds to a sequence's pages the ids of its drawn tokens, as far as they are read back. The prompt's ids are there already. */
   #note(sequence: Sequence): void {
     const { promptIds, ids, pages, computed } = sequence
     const known = Math.min(computed, promptIds.length + ids.length)
@@ -372,5 +374,5 @@ export class Scheduler {
   }
 }
 
-/** An adapter as part of a namespace's name: true is the policy's own, false is none. */
+/** An adapter as part of a namespace's name: true means the policy, false no adapter. */
 const ownerOf = (adapter: string | null | undefined): string | boolean => adapter ?? adapter === undefined

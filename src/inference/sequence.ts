@@ -1,4 +1,4 @@
-/** A request on its way through the engine: its tokens so far, its pages of the KV cache, and when it ends. */
+/** The state of a request in the engine: its tokens so far, its pages of the KV cache, and the check for its end. */
 import type {
   GenerationRequest,
   GenerationResult,
@@ -25,7 +25,7 @@ export interface Ending {
 export interface EndRules {
   eosTokenIds: ReadonlySet<number>
   decode: Decode
-  /** Tokens of the model, where they are drawn here. */
+  /** The model's vocabulary size, if tokens are drawn in this process. */
   vocabulary?: number
 }
 
@@ -37,37 +37,37 @@ export class Sequence {
   readonly ids: number[] = []
   readonly logprobs: number[] = []
   readonly versions: PolicyVersion[] = []
-  /** The most likely tokens at each token, where they are asked for. */
+  /** The most likely tokens at the position of each token, if requested. */
   readonly tops: TopLogprobs[] = []
   readonly logprobsRequest: LogprobsRequest
-  /** What may be drawn, where this is decided here. */
+  /** Which tokens may be drawn, if that is decided in this process. */
   readonly choice: TokenChoice | undefined
   readonly adapter: string | null | undefined
   readonly cacheSalt: string | undefined
-  /** The weights that it runs with, in an engine; and the index of their adapter (step-rows.ts). */
+  /** In an engine: the weights with which it runs, and the index of their adapter (step-rows.ts). */
   readonly weights: HeldAdapter | undefined
   readonly adapterIndex: number
   /** Key of the prefill that computes its tokens (see Scheduler), before its first draw and again after a preemption. */
   prefillKey: unknown
-  /** After the prefill: its pages, how many tokens' keys and values are computed, and how many of its token ids are noted in the pages. */
+  /** After the prefill: its pages, for how many tokens keys and values are computed, and how many of its token ids are recorded in the pages. */
   pages: Page[] = []
   computed = 0
   synced = 0
   /** Slot of its recurrent state, in models that have one. */
   stateSlot: number | undefined
-  /** Tokens of the prompt that were in the cache when it was admitted. */
+  /** Prompt tokens that need not be computed when it was first admitted: cached, or computed in a prefill that it shares. */
   cachedTokens: number | undefined
   ended = false
-  /** Number of tokens drawn by steps in flight, which are not in `ids` yet; and the index of the last one among its step's draws. */
+  /** Number of tokens drawn by steps in flight, which are not in `ids` yet; and the index of the last one among the draws of its step. */
   pending = 0
   place = 0
   readonly #rules: EndRules
   readonly #watch: StopWatch
   readonly #onToken: ((token: SampledToken) => void) | undefined
-  /** Log-probabilities of the prompt's tokens, where they are asked for (null for the first), and how many have come. */
+  /** Log-probabilities of the prompt's tokens, if requested (null for the first), and how many of them are known. */
   readonly #promptLogprobs: (PromptLogprob | null)[] | undefined
   #promptTaken = 0
-  /** For penalties: how often each token stands in the output; 0 for those of the prompt alone. Made when it is first asked for. */
+  /** For penalties: how often each token occurs in the output (0 for tokens that are only in the prompt). Created on first use. */
   #counts: Map<number, number> | undefined
   readonly #settle: { resolve(result: GenerationResult): void; reject(error: unknown): void }
   readonly #signal: AbortSignal | undefined
@@ -100,7 +100,7 @@ export class Sequence {
   }
 
   /**
-   * Takes a sampled token. Returns the ending where the completion ended.
+   * Adds a sampled token. @returns the ending, if it ends the completion
    * @throws what onToken and the constraint throw
    */
   push(id: number, logprob: number, version: PolicyVersion, top?: TopLogprobs): Ending | undefined {
@@ -127,29 +127,29 @@ export class Sequence {
     return undefined
   }
 
-  /** Takes the log-probability of the prompt's token at `position` (1 or more), given those before it. */
+  /** Sets the log-probability of the prompt's token at `position` (1 or more), given the tokens before it. */
   takePrompt(position: number, logprob: number, top: TopLogprobs): void {
     if (!this.#promptLogprobs) return
     if (this.#promptLogprobs[position] === null) this.#promptTaken++
     this.#promptLogprobs[position] = { logprob, ...top }
   }
 
-  /** Tokens drawn so far, known or not. */
+  /** Number of tokens drawn so far, including those not read back yet. */
   get drawn(): number {
     return this.ids.length + this.pending
   }
 
-  /** Whether the log-probabilities of its prompt are asked for and not there yet. */
+  /** Whether log-probabilities of the prompt are requested but not all known yet. */
   get wantsPrompt(): boolean {
     return this.#promptLogprobs !== undefined && this.#promptTaken < this.promptIds.length - 1
   }
 
-  /** Whether all tokens so far must be known here before the next one is drawn. */
+  /** Whether the host must know all tokens so far before the next one is drawn. */
   get needsHost(): boolean {
     return this.hasPenalties || this.choice?.constraint !== undefined
   }
 
-  /** Whether its next token is drawn from changed logits (mask, biases, penalties). */
+  /** Whether the next token is drawn from modified logits (mask, biases, penalties). */
   get changesLogits(): boolean {
     return (
       this.hasPenalties ||
@@ -157,7 +157,7 @@ export class Sequence {
     )
   }
 
-  /** Whether somebody is told of each token. */
+  /** Whether a callback wants each token as it is sampled. */
   get streams(): boolean {
     return this.#onToken !== undefined
   }
@@ -167,7 +167,7 @@ export class Sequence {
     return repetition_penalty !== 1 || presence_penalty !== 0 || frequency_penalty !== 0
   }
 
-  /** Tokens of prompt and output, each once, with how often it stands in the output. */
+  /** How often each distinct token of prompt and output occurs in the output. */
   get counts(): ReadonlyMap<number, number> {
     if (!this.#counts) {
       this.#counts = new Map(this.promptIds.map((id) => [id, 0]))
@@ -199,7 +199,7 @@ export class Sequence {
     this.#signal?.removeEventListener('abort', this.#onAbort)
   }
 
-  /** The text of the tokens so far; with an end, as `slice` takes it, of those before it. */
+  /** The text of the tokens so far, or of those before `end` (as in Array.slice). */
   text(end?: number): string {
     return this.#rules.decode(this.ids.slice(0, end))
   }

@@ -1,10 +1,10 @@
 /**
  * The commands of one engine step: the decoder over its rows, then a draw for each sampled row.
- * - They are recorded once for each size (`roundRows`) and replayed: a step makes no buffer, bind group, pipeline or tensor, and is one
- *   submit. What varies (tokens, positions, cache rows, sampling settings, seeds) lies in buffers that stay.
- * - The plans share their scratch, since they run one after the other; the largest is recorded first, so the others fit into it.
- * - Mixed steps, whose rows use different adapters, have plans of their own, recorded again whenever the adapters' buffers are replaced.
- * - `plans: false` records every step anew: the slow, plain way that tests compare with.
+ * - They are recorded once for each size (`roundRows`) and replayed. A step creates no buffer, bind group, pipeline or tensor, and is one submit.
+ *   What varies (tokens, positions, cache rows, sampling settings, seeds) is stored in buffers that persist.
+ * - Plans share their scratch buffers, since they run one after another. The largest is recorded first, so that the others fit.
+ * - Mixed steps, whose rows use different adapters, have plans of their own, which are recorded again whenever the adapters' buffers are replaced.
+ * - `plans: false` records every step anew: slow and simple, for tests to compare with.
  */
 import { Tape } from '../autograd/tape.ts'
 import { GpuMemoryError } from '../gpu/errors.ts'
@@ -26,24 +26,24 @@ import { needsMore, Sampler, type Sampled } from './sampler.ts'
 import { below, roundRows, type StepRows } from './step-rows.ts'
 
 interface StepSizes {
-  /** Sequences that run together at most. */
+  /** The most sequences that run at once. */
   maxSequences: number
-  /** Rows of a step at most. */
+  /** The most rows in a step. */
   maxRows: number
-  /** Tokens of a sequence at most. */
+  /** The most tokens in a sequence. */
   maxLength: number
-  /** Pages of the KV cache, one more than is handed out: padding rows write there. */
+  /** Pages of the KV cache, including one that is never handed out, for padding rows. */
   pages: number
-  /** Tokens of a page. */
+  /** Tokens in a page. */
   pageSize: number
-  /** Most page indices of a step. */
+  /** The most page indices in a step. */
   maxTable: number
-  /** Whether keys and values are kept as f16, not float32. */
+  /** Whether keys and values are stored as f16 instead of float32. */
   f16: boolean
   plans: boolean
-  /** Whether rows may take their token from the draw of the step before (`fromDrawn`). */
+  /** Whether rows may take their token from the draw of the previous step (`fromDrawn`). */
   ahead: boolean
-  /** Steps that are read back together at most (blocks.ts). */
+  /** The most steps that are read back together (blocks.ts). */
   block: number
   /** Whether the largest steps come first (`EngineOptions.full`). */
   full: boolean
@@ -52,25 +52,25 @@ interface StepSizes {
 /** What the commands of a step depend on. */
 interface Kind {
   rows: number
-  /** Whether the step has rows of prompts, rows with different adapters, and rows that share a prefix's keys. */
+  /** Whether the step has prompt rows, rows with different adapters, and rows that share the keys of a prefix. */
   prompts: boolean
   mixed: boolean
   shared?: boolean
 }
 
-/** Scratch buffers have room for this many rows at least. */
+/** Scratch buffers have room for at least this many rows. */
 const rowsOfScratch = 32
 
 /**
- * Smallest size in bytes of a scratch buffer. With it the plans of all steps of up to 32 rows use the same buffers, and so share their bind
- * groups, of which a plan has hundreds: each costs a driver call a binding, and on a software adapter a page of memory.
+ * The smallest size of a scratch buffer, in bytes. With it, plans of all steps of up to 32 rows use the same buffers and therefore share their bind
+ * groups. A plan has hundreds of these, and each costs a driver call per binding, and a page of memory on software adapters.
  */
 function leastScratch({ config }: Decoder, { maxRows }: StepSizes): number {
   const widest = Math.max(config.hiddenSize, config.intermediateSize, config.heads * config.headDim)
   return 2 ** Math.ceil(Math.log2(4 * widest * Math.min(rowsOfScratch, maxRows)))
 }
 
-/** Where the KV cache lies in textures, so many of its rows are copied in one go. */
+/** How many rows of the KV cache are copied at a time, if it is stored in textures. */
 const copiedAtOnce = 256
 
 export class StepCommands {
@@ -78,41 +78,41 @@ export class StepCommands {
   readonly #gpu: Gpu
   readonly #sizes: StepSizes
   readonly #cache: CacheArguments & { paged: PagedCache }
-  /** 4-byte words of a row of a layer's keys. */
+  /** 4-byte words in a row of a layer's keys. */
   readonly #words: number
   /** Token ids as the host writes them, and as the decoder reads them: `feedIds` fills in those that were just drawn. */
   readonly #given: GpuBuffer
   readonly #ids: GpuBuffer
   readonly #info: GpuBuffer
-  /** Rows of the cache that are copied before a step: at most a page for each sequence that runs or joins. */
+  /** Cache rows to copy before a step: at most a page for each sequence that runs or joins. */
   readonly #pairs: GpuBuffer
-  /** How rows of a common prefix read its keys together, where this adapter gains by it and a layer sees all keys; with the buffer for a step's blocks. */
+  /** How rows with a common prefix read its keys together, and the buffer for their blocks. Set if this is faster and a layer sees all keys. */
   readonly sharing: (Sharing & { blocks: GpuBuffer }) | undefined
-  /** Holds copied rows on the way where the cache lies in textures, which cannot be copied within themselves. */
+  /** Holds copied rows in between if the cache is in textures, which cannot be copied onto themselves. */
   readonly #between: GpuBuffer | undefined
-  /** State slots that are copied before a step, in models with recurrent states. */
+  /** State slots to copy before a step, in models with recurrent states. */
   readonly #statePairs: GpuBuffer | undefined
   /** Index of each row's adapter, in mixed steps. */
   readonly #places: GpuBuffer
   readonly #adapters: AdapterBank
   #layout = 0
   readonly #sampler: Sampler
-  /** Plans by key, and those that `prepare` is still to record, the smallest last. */
+  /** Plans by key, and those that `prepare` has yet to record, smallest last. */
   readonly #plans = new Map<string, Plan>()
   readonly #missing: { mixed: boolean; make: () => void }[] = []
-  /** Rows of the last step without prompt rows, and whether such steps have differed in size. */
+  /** Rows of the last step without prompt rows, and whether the sizes of such steps have varied. */
   #rows = 0
   #vary = false
-  /** Whether the last step has prompt rows. */
+  /** Whether the last step had prompt rows. */
   #prompts = false
   /** Whether `makeReady` was called, or need not be. */
   ready: boolean
-  /** Scratch of all plans, and the least bytes of a buffer in it. */
+  /** Scratch of all plans, and the minimum size of its buffers in bytes. */
   readonly #arena: GpuBuffer[] = []
   readonly #least: number
-  /** The rotary table that the plans were recorded with: a longer one may have replaced it, and they are recorded again. */
+  /** The rotary table with which the plans were recorded. If a longer table has replaced it, they are recorded again. */
   #table: GpuBuffer | undefined
-  /** Likewise the scale of embeddings, which other weights may change. */
+  /** The same for the embedding scale, which may change with other weights. */
   #scale: number | undefined
 
   /** Allocates the KV cache: 2 x layers x pages x pageSize x kv heads x head size values. */
@@ -165,7 +165,10 @@ export class StepCommands {
     }
   }
 
-  /** To be awaited before the first step: takes the memory of the largest step and compiles its kernels, which takes less memory here than within a step (gpu.makeRoom). */
+  /**
+   * Must be awaited before the first step. Allocates the memory of the largest step and compiles its kernels, which takes less memory here than
+   * during a step (gpu.makeRoom).
+   */
   async makeReady(): Promise<void> {
     const { maxLength, maxRows, maxSequences } = this.#sizes
     const most = roundRows(maxSequences)
@@ -175,7 +178,7 @@ export class StepCommands {
     await this.#gpu.makeRoom(() => [...bodies, () => this.#sampler.draw(most)], this.#arena, this.#sizes.full, this.#least)
   }
 
-  /** Records the whole step, in one turn of the event loop, so no other room's commands come between. `read` sends it, or `send`. */
+  /** Records the whole step in one turn of the event loop, so that no other commands come in between. `read` or `send` submits it. */
   run(step: StepRows): void {
     const gpu = this.#gpu
     gpu.write(this.#given, step.ids)
@@ -199,10 +202,10 @@ export class StepCommands {
     const draws = step.sampled.length
     const rows = roundRows(draws)
     const more = step.sampled.some(needsMore)
-    // Plans are recorded before any part of the step is sent: a kernel that must still be compiled would wait for that part to run.
+    // Plans are recorded before any part of the step is submitted: compiling a kernel would have to wait for that part to run.
     const body = this.#sizes.plans ? this.#body(kind) : undefined
     const draw = body && draws > 0 && !more ? this.#drawPlan(rows) : undefined
-    // Recorded after the plans are there, so that these copies go out in the step's own submit.
+    // Recorded after the plans exist, so that these copies are in the step's own submit.
     if (step.copies.length > 0) this.#copy(step.copies)
     if (this.#statePairs && step.stateCopies.length > 0) this.#copyStates(this.#statePairs, step.stateCopies)
     if (body) gpu.replay(body)
@@ -212,7 +215,7 @@ export class StepCommands {
     else gpu.flush()
   }
 
-  /** Copies cache rows of pages that a sequence shared with others and is about to write to. */
+  /** Copies cache rows of shared pages for sequences that are about to write to them. */
   #copy(copies: Uint32Array): void {
     const gpu = this.#gpu
     gpu.write(this.#pairs, copies)
@@ -220,7 +223,7 @@ export class StepCommands {
       if ('k' in layer) copyCacheRows(gpu, layer, this.#pairs, copies.length / 2, this.#words, this.#between)
   }
 
-  /** Copies the recurrent state behind a prompt for each further sequence that starts from it. */
+  /** Copies the recurrent state after a prompt for each additional sequence that starts from it. */
   #copyStates(pairs: GpuBuffer, copies: Uint32Array): void {
     const gpu = this.#gpu
     gpu.write(pairs, copies)
@@ -232,12 +235,12 @@ export class StepCommands {
     }
   }
 
-  /** Sends the step and waits for its tokens, in the order of `sampled`. */
+  /** Submits the step and waits for its tokens, in the order of `sampled`. */
   async read(step: StepRows): Promise<Sampled> {
     return await this.#sampler.read(step.sampled.length, step.rows)
   }
 
-  /** Keeps the step's tokens on the device for `readHeld`; where that does not follow at once, `send` the step. */
+  /** Keeps the step's tokens on the device for `readHeld`. If that does not follow at once, `send` the step. */
   hold(step: StepRows): void {
     this.#sampler.hold(step.sampled.length)
   }
@@ -246,7 +249,7 @@ export class StepCommands {
     this.#gpu.flush()
   }
 
-  /** Sends what is recorded and waits for the tokens of the steps that are held. @param rows of these steps together */
+  /** Submits what is recorded and waits for the tokens of the held steps. @param rows total rows of these steps */
   async readHeld(rows: number): Promise<Sampled[]> {
     return await this.#sampler.readHeld(rows)
   }
@@ -267,11 +270,11 @@ export class StepCommands {
   }
 
   /**
-   * Records one more of the plans that later steps may need; to be called while the device is busy with a step. Does nothing
-   * - before steps have differed in size: requests that begin and end together need no other sizes, and a plan takes time and memory;
-   * - after a step with prompt rows: a driver may compile a kernel only when it is through with what it was sent, and that takes up to two
-   *   seconds then, in which this thread could not serve its streams.
-   * Where memory runs out, it stops, and steps record their plans when they need them.
+   * Records one more plan that later steps may need. Call it while the device is busy with a step. Does nothing
+   * - until steps have varied in size: requests that begin and end together need no other sizes, and a plan takes time and memory;
+   * - after a step with prompt rows: a driver may compile a kernel only after finishing what was submitted, up to two seconds later, and this thread
+   *   could not serve its streams meanwhile.
+   * If memory runs out, it gives up, and steps record their plans when they need them.
    */
   prepare(): void {
     if (!this.#sizes.plans || !this.#vary || this.#prompts) return
@@ -289,7 +292,7 @@ export class StepCommands {
     const table = this.#decoder.rotary.table(maxLength)
     const { scale } = this.#decoder.embedding
     const most = roundRows(maxSequences)
-    // The largest first: the others fit into its scratch.
+    // The largest first, so that the others fit into its scratch.
     if (table !== this.#table || scale !== this.#scale) {
       this.#dropPlans()
       this.#table = table
@@ -347,13 +350,13 @@ export class StepCommands {
       cache: { ...this.#cache, paged: { ...this.#cache.paged, prompts, shared: together } },
     })
     const { index, hidden: taken } = this.#sampler
-    // One draw a sequence, and, where prompts are scored, one a row.
+    // One draw for each sequence, and one for each row if prompts are scored.
     const drawn = Math.min(this.#sizes.maxRows, roundRows(this.#sizes.maxSequences + rows))
     gatherRows(gpu, hidden.buffer, index, taken, drawn, hidden.columns)
     tape.done(hidden)
   }
 
-  /** @param mixedOnly those of steps with different adapters */
+  /** @param mixedOnly drop only the plans of mixed steps */
   #dropPlans(mixedOnly = false): void {
     for (const [key, plan] of this.#plans) {
       if (mixedOnly && !key.endsWith(mixedKey)) continue

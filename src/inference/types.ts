@@ -1,49 +1,50 @@
-/** The embedded engine as a server or a run uses it. */
+/** The interface of the embedded engine, as servers and runs use it. */
 import type { Generator, PolicyVersion } from '../common/types.ts'
 import type { Decode } from './stop-watch.ts'
 
 export interface EngineOptions {
-  /** Sequences that run together at most; more requests wait. */
+  /** The most sequences that run at once. Further requests wait. */
   maxSequences: number
-  /** Tokens of prompt and completion together, at most. */
+  /** The most tokens of prompt and completion together. */
   maxLength: number
   /** Tokens that end every completion. */
   eosTokenIds: readonly number[]
-  /** Tokens to text. */
+  /** Converts tokens to text. */
   decode: Decode
-  /** Rows (tokens) of the KV cache, rounded up to pages. Default: maxSequences x maxLength, or what the adapter binds. */
+  /** Rows (tokens) in the KV cache, rounded up to whole pages. Default: maxSequences x maxLength, or fewer if the adapter binds less. */
   cacheRows?: number
-  /** The cache's size in bytes; the smaller of both limits counts. */
+  /** Size of the KV cache in bytes. The smaller of the two limits applies. */
   cacheBytes?: number
-  /** Tokens of a page of the KV cache. Default 16. */
+  /** Tokens in a page of the KV cache. Default 16. */
   pageSize?: number
-  /** Values of the KV cache. f16 takes half the room; its log-probabilities are no longer the trainer's to the bit. Default f32. */
+  /** Data type of the KV cache. f16 takes half the memory, but log-probabilities are then no longer bit-identical to the trainer's. Default f32. */
   kvCacheDtype?: 'f32' | 'f16'
-  /** Whether keys and values of requests that have ended are found by later ones with the same beginning. Default true. */
+  /** Whether requests reuse the cached keys and values of earlier ones that have the same prefix. Default true. */
   prefixCaching?: boolean
-  /** Whether they are also used after an update of the weights that they were computed with. Default false. */
+  /** Whether they are also reused after an update of the weights with which they were computed. Default false. */
   cacheAcrossVersions?: boolean
-  /** Prompt tokens that a step computes at most; longer prompts take several steps, between which the others go on. Default 256. */
+  /** The most prompt tokens that a step computes. Longer prompts take several steps, during which other requests continue. Default 256. */
   maxPrefillRows?: number
-  /** Adapters with a name that are loaded at the same time, at most, and the largest rank of one, a multiple of 8. Default 4 and 16. */
+  /** The most named adapters that are loaded at once, and their largest rank, a multiple of 8. Defaults 4 and 16. */
   maxAdapters?: number
   maxAdapterRank?: number
-  /** False: steps are recorded anew each time, not replayed; see StepCommands. Default true. */
+  /** False: record every step anew instead of replaying it (see StepCommands). Default true. */
   plans?: boolean
   /**
-   * Begin a step before the host knows the tokens of the one before: their ids stay on the GPU. The end of a sequence is then found late, and the tokens
-   * computed after it are dropped. Default: true on GPUs, which would wait for the host; false on a software adapter, where the extra token costs more than the wait.
+   * Whether to start a step before the host knows the tokens of the previous step, which then stay on the GPU. The end of a sequence is noticed late,
+   * and tokens computed after it are dropped. Default: true on GPUs, which would otherwise wait for the host; false on software adapters, where the
+   * extra token costs more than the wait.
    */
   ahead?: boolean
   /**
-   * Whether requests come in full batches, as rollouts do: a software driver then compiles the kernels of the largest steps on all cores before the
-   * first step. Default: false, as a single request would wait for kernels that it does not need.
+   * Whether requests come in full batches, as rollouts do. A software driver then compiles the kernels of the largest steps on all cores before the
+   * first step. Default: false, since a single request would have to wait for kernels that it does not need.
    */
   full?: boolean
   /**
-   * Steps whose tokens are read back together at most, where steps are begun ahead: two such blocks are in flight at a time. A block is read before it is full
-   * when a request draws its last token, or the first of a stream. Larger blocks take fewer waits, but more tokens behind a sequence's end are wasted, and
-   * streams get their tokens block by block. Default 4 on GPUs; 1 where steps are not begun ahead.
+   * The most steps whose tokens are read back together, if steps start ahead of the host. Two such blocks are in flight at a time. A block is read
+   * early when a request draws its last token, or a streaming request its first. Larger blocks mean fewer waits, but more wasted tokens after the end
+   * of a sequence, and streams get their tokens block by block. Default 4 on GPUs, 1 on software adapters; always 1 if steps do not start ahead.
    */
   readBlock?: number
 }
@@ -53,23 +54,23 @@ export interface EngineStats {
   running: number
   waiting: number
   paused: boolean
-  /** Steps that drew tokens. */
+  /** Steps in which tokens were drawn or scored. */
   decodeSteps: number
   tokensGenerated: number
-  /** Prompt tokens computed, and those that another request had already. */
+  /** Prompt tokens computed, and prompt tokens that need not be computed: they were cached, or computed for another request at the same time. */
   prefillTokens: number
   sharedPromptTokens: number
   finished: number
   aborted: number
   failed: number
-  /** Prompt tokens of all requests that were admitted: sharedPromptTokens of them were in the cache. */
+  /** Prompt tokens of all admitted requests, including sharedPromptTokens. */
   promptTokens: number
-  /** Times that a sequence lost its pages to others, and was computed again. */
+  /** How often a sequence lost its pages to others and had to be recomputed. */
   preemptions: number
-  /** Rows (tokens) of the KV cache in all, and those that requests hold. */
+  /** Rows (tokens) in the KV cache, and how many of them requests hold. */
   kvRows: number
   kvRowsUsed: number
-  /** Age of the oldest request that is not done, in ms; 0 where there is none. */
+  /** Age in ms of the oldest unfinished request; 0 if there is none. */
   oldestMs: number
 }
 
@@ -78,24 +79,24 @@ export type PauseMode = 'keep' | 'wait' | 'abort'
 
 export interface AdapterInfo {
   name: string
-  /** The folder that it was read from. */
+  /** The folder from which it was loaded. */
   path: string
   rank: number
-  /** Counts how often it was loaded under this name: a token's version under it. */
+  /** How often an adapter was loaded under this name. This is the version of tokens sampled with it. */
   version: PolicyVersion
 }
 
-/** Adapters by name, several in one batch. Loading and unloading go on while requests run. */
+/** Named adapters, several of which can be used in one batch. They can be loaded and unloaded while requests run. */
 export interface AdapterSet {
   list(): AdapterInfo[]
   has(name: string): boolean
   /**
-   * Reads a PEFT folder.
-   * @param options.inPlace a name that is loaded already takes the new weights, requests that run with it included
-   * @throws UserError for a folder that is no adapter of this model, a rank that is too large, a name that is taken, no free place
+   * Loads an adapter from a PEFT folder.
+   * @param options.inPlace replace the weights of an adapter with this name, also for requests that are using it
+   * @throws UserError for a folder that is no adapter of this model, a rank that is too large, a name that is taken, or if there is no free place
    */
   load(name: string, path: string, options?: { inPlace?: boolean }): Promise<AdapterInfo>
-  /** New requests with it are refused at once; its place is free when its last request has ended. @throws UserError for a name that is not loaded */
+  /** Refuses new requests for an adapter; its place becomes free when its last request ends. @throws UserError for an unknown name */
   unload(name: string): Promise<void>
 }
 
@@ -103,10 +104,10 @@ export interface ServingEngine extends Generator {
   readonly maxLength: number
   readonly adapters: AdapterSet
   stats(): EngineStats
-  /** No further step begins. 'wait' resolves when all requests have ended, 'abort' ends them, 'keep' (default) leaves them where they are. New ones wait. */
+  /** Stops starting steps. 'wait' resolves when all requests have finished, 'abort' ends them, 'keep' (default) freezes them. New requests wait. */
   pause(mode?: PauseMode): Promise<void>
   resume(): void
   readonly paused: boolean
-  /** Forgets cached keys and values that no running request holds. */
+  /** Drops cached keys and values that no running request holds. */
   resetPrefixCache(): void
 }
