@@ -1,11 +1,11 @@
-/** What a submit is made of, how it is encoded, and where parameters lie that cannot travel with a command. */
+/** The commands of a submit, their encoding, and the buffers for parameters that cannot be part of a command. */
 import { GpuError } from './errors.ts'
 import type { Kernel } from './kernel.ts'
 import { GpuBuffer, GpuTexture } from './pool.ts'
 import type { Count } from './size.ts'
 import type { PassTimer } from './timing.ts'
 
-/** A whole buffer, a part of one (bytes, offset a multiple of 256), or a texture. */
+/** A whole buffer, a part of one (in bytes; the offset is a multiple of 256), or a texture. */
 export type Binding = GpuBuffer | GpuTexture | BufferRange
 export interface BufferRange {
   buffer: GpuBuffer
@@ -28,18 +28,18 @@ interface Copy {
   targetOffset: number
   bytes: number
 }
-/** What a copy into a texture takes of a buffer: `texels` of 16 bytes of each of `rows` rows. */
+/** The part of a buffer that is copied into a texture: `texels` of 16 bytes in each of `rows` rows. */
 export interface TextureRows {
   /** Offset of the first row, a multiple of 16. Default: 0. */
   offset?: number
-  /** Distance between the beginnings of two rows, a multiple of 256. */
+  /** Distance between the starts of two rows, a multiple of 256. */
   bytesPerRow: number
   rows: Count
   texels: number
-  /** Column and row of the texture's first texel. Default: the upper left corner. */
+  /** Column and row of the first texel in the texture. Default: [0, 0]. */
   origin?: [number, number]
 }
-/** Rows of a buffer into a texture. */
+/** A copy of rows of a buffer into a texture. */
 interface Staging {
   source: GPUBuffer
   layout: { offset: number; bytesPerRow: number; rowsPerImage: number }
@@ -55,12 +55,12 @@ export function rangeOf(binding: Binding): BufferRange {
   return binding
 }
 
-/** Whether a range begins where another ends. */
+/** Whether a range starts where another ends. */
 export function follows(before: BufferRange, { buffer, offset }: BufferRange): boolean {
   return buffer === before.buffer && offset === before.offset + before.bytes
 }
 
-/** The bytes of an array, with zeros up to a multiple of 4. */
+/** The bytes of an array, padded with zeros to a multiple of 4. */
 export function paddedBytes(data: ArrayBufferView): Uint8Array<ArrayBuffer> {
   const bytes = new Uint8Array(data.buffer as ArrayBuffer, data.byteOffset, data.byteLength)
   if (bytes.length % 4 === 0) return bytes
@@ -69,7 +69,7 @@ export function paddedBytes(data: ArrayBufferView): Uint8Array<ArrayBuffer> {
   return padded
 }
 
-/** Where there are no immediates: all parameters of a submit go into a ring of uniform buffers, 256 bytes apart. */
+/** For adapters without immediates: the parameters of a submit are written to a ring of uniform buffers, 256 bytes apart. */
 export class UniformRing {
   readonly #device: GPUDevice
   readonly #layout: GPUBindGroupLayout
@@ -79,7 +79,7 @@ export class UniformRing {
     this.#layout = layout
   }
 
-  /** Writes the parameters of `commands`. @returns for each dispatch that has parameters, where they lie */
+  /** Writes the parameters of `commands`. @returns their location, for each dispatch that has any */
   fill(commands: Command[]): { group: GPUBindGroup; offset: number }[] {
     const perBuffer = 256
     const blocks = commands.flatMap((c) => ('kernel' in c && c.params ? [c.params] : []))
@@ -103,9 +103,9 @@ export class UniformRing {
 }
 
 /**
- * Encodes commands, dispatches that follow each other in one pass.
- * @param how.uniforms where the adapter has no immediates @param how.timer times passes, or dispatches in passes of their own
- * @returns how many kernels are sent for the first time
+ * Encodes commands. Consecutive dispatches share a pass.
+ * @param how.uniforms needed if the adapter has no immediates @param how.timer times passes; dispatches get separate passes if `timer.each`
+ * @returns how many kernels are submitted for the first time
  */
 export function encode(
   encoder: GPUCommandEncoder,

@@ -1,8 +1,8 @@
 /**
- * The device as the rest of the house sees it: buffers, kernels, recorded commands, read-back.
- * - Commands are recorded and go out many to a submit; `flush()` sends them, reading back flushes by itself.
- * - `record(fn)` keeps the commands of `fn` as a plan that `replay(plan)` sends again: nothing is made or looked up then. Counts that were
- *   left open (size.ts) get their numbers there.
+ * The GPU device as the rest of the code sees it: buffers, kernels, recorded commands, read-back.
+ * - Commands are recorded, and many are submitted together. `flush()` submits them; reading back flushes by itself.
+ * - `record(fn)` keeps the commands of `fn` as a plan, which `replay(plan)` submits again without creating or looking up anything. Counts that were
+ *   left open (size.ts) get their values at replay.
  * - A device error surfaces as a GpuError at the next read-back, with the kernels of the failed submit.
  */
 import { openDevice, type GpuFacts, type OpenDevice, type OpenOptions } from './adapter.ts'
@@ -28,9 +28,9 @@ import type { Constants } from './wgsl.ts'
 
 export { follows, rangeOf, type Binding, type BufferRange, type Plan, type Workgroups }
 
-/** Commands that go out together at most; more only delays the device. */
+/** The most commands in a submit; more would only delay the device. */
 const maxPending = 512
-/** Dawn's instances, one a device. The binding polls an instance for events even after its device is closed, so they must never be collected. */
+/** Dawn's instances, one for each device. The binding polls an instance for events even after its device is closed, so it must never be collected. */
 const instances: GPU[] = []
 
 export class Gpu {
@@ -38,12 +38,12 @@ export class Gpu {
   readonly facts: GpuFacts
   readonly checks: boolean
   readonly pool: BufferPool
-  /** Decides whose commands go next where an engine and a trainer use this device at the same time. */
+  /** Decides whose commands are submitted next if an engine and a trainer use this device at the same time. */
   readonly share = new DeviceShare()
   readonly kernels: KernelCache
   submits = 0
   dispatches = 0
-  /** Changes with each recording, replay and cut: what is staged in a buffer or texture is only known to be there within one epoch. */
+  /** Changes with each recording, replay and cut. What is staged in a buffer or texture can be relied on only within one epoch. */
   epoch = 0
   #pending: Command[] = []
   readonly #groups: BindGroups
@@ -54,11 +54,11 @@ export class Gpu {
   readonly #errors: DeviceErrors
   /** The plan that is being recorded. */
   #recording: Plan | undefined
-  /** Set in the first of the two runs of a recording, which keeps nothing but its scratch. */
+  /** Set during the first of a recording's two runs, which only notes its scratch. */
   #tracing: ScratchTrace | undefined
   readonly #uniforms: UniformRing | undefined
   readonly #readBuffers: ReadBuffers
-  /** On a software adapter most of a wait is slept through (waits.ts). `#sent` counts kernels sent for the first time, which it compiles first. */
+  /** On software adapters most of a wait is slept through (waits.ts). `#sent` counts first submits of kernels, at which these are compiled. */
   readonly #waits = new WaitClock()
   #sent = 0
 
@@ -90,11 +90,11 @@ export class Gpu {
     this.#trace = new GpuTrace(this.device, this.facts.timestamps, () => this.pool.bytesInUse)
   }
 
-  /** Why there is no device any more; undefined while there is one. */
+  /** Why the device is gone; undefined while it works. */
   get lost(): DeviceLostError | undefined {
     return this.#errors.lost
   }
-  /** What the device reported, after which nothing on it can be relied on. */
+  /** The first error that the device reported. Nothing on the device can be relied on after it. */
   get failure(): GpuError | undefined {
     return this.#errors.first
   }
@@ -111,14 +111,14 @@ export class Gpu {
     return this.kernels.get(path, constants, this.#tracing !== undefined, this.facts.shuffled)
   }
 
-  /** A buffer from the pool holding `data`. */
+  /** Takes a buffer from the pool and writes `data` to it. */
   upload(data: ArrayBufferView, label: string, options: { exact?: boolean } = {}): GpuBuffer {
     const buffer = this.pool.acquire(data.byteLength, label, options)
     this.write(buffer, data)
     return buffer
   }
 
-  /** Writes into a buffer, after everything recorded so far (while a plan is recorded: now). Lengths are padded to 4 bytes with zeros. */
+  /** Writes to a buffer, after everything recorded so far (while a plan is recorded: at once). Pads with zeros to a multiple of 4 bytes. */
   write(buffer: GpuBuffer, data: ArrayBufferView, offset = 0): void {
     if (data.byteLength === 0) return
     this.#alive(buffer, 'write')
@@ -129,9 +129,9 @@ export class Gpu {
 
   /**
    * Records a kernel.
-   * @param bindings one for each `@binding`, in order; the same buffer must not be read and written by one dispatch
+   * @param bindings one for each `@binding`, in order; one dispatch must not both read and write the same buffer
    * @param params the fields of the kernel's `struct Params`
-   * @throws GpuError for a wrong number of bindings, a missing parameter, a binding over the adapter's limit, a `Size` where no plan is recorded
+   * @throws GpuError for a missing parameter, a wrong number of bindings, a binding over the adapter's limit, or a `Size` outside of a plan
    */
   dispatch(kernel: Kernel, bindings: Binding[], params: Record<string, Count>, workgroups: Workgroups): void {
     const [x, y, z] = [workgroups[0], workgroups[1] ?? 1, workgroups[2] ?? 1].map(capacityOf)
@@ -155,7 +155,7 @@ export class Gpu {
     this.#push({ kernel, group, params: data, workgroups: sizes })
   }
 
-  /** Where a count is open, notes how a replay puts its number in. */
+  /** If a count is open, notes how a replay sets its value. */
   #open(count: Count, put: (value: number) => void): void {
     if (typeof count === 'number') return
     if (!this.#recording)
@@ -163,7 +163,7 @@ export class Gpu {
     this.#recording.openings.add(count, put)
   }
 
-  /** Records a copy between buffers; sizes and offsets in bytes, multiples of 4. */
+  /** Records a copy between buffers. Sizes and offsets are in bytes, multiples of 4. */
   copy(source: Binding, sourceOffset: number, target: Binding, targetOffset: number, bytes: Count): void {
     const [s, t] = [rangeOf(source), rangeOf(target)]
     this.#alive(s.buffer, 'copy')
@@ -197,7 +197,7 @@ export class Gpu {
     this.#push({ source: buffer.raw, layout, texture: texture.raw, origin, size })
   }
 
-  /** Records zeroing of a buffer or a part of one. */
+  /** Records the zeroing of a buffer or a part of one. */
   clear(binding: GpuBuffer | BufferRange): void {
     const { buffer, offset, bytes } = rangeOf(binding)
     this.#alive(buffer, 'clear')
@@ -206,16 +206,16 @@ export class Gpu {
   }
 
   /**
-   * Runs `fn` and keeps its commands instead of sending them. `fn` runs twice: the first time only its scratch is noted (scratch.ts).
-   * @param arena scratch buffers shared with other plans, which never run at the same time; it is enlarged where needed, and the caller gives it
-   *   back (`pool.returnArena`). Without it the plan has scratch of its own until `releasePlan`.
-   * @param least bytes of a piece of scratch (scratch.ts, `roomOf`)
+   * Runs `fn` and keeps its commands instead of submitting them. `fn` runs twice: the first run only notes its scratch (scratch.ts).
+   * @param arena scratch shared with other plans, which must never run at the same time. Grows as needed; the caller returns it (`pool.returnArena`).
+   *   Default: scratch of the plan's own, until `releasePlan`.
+   * @param least the smallest size of a piece of scratch, in bytes (scratch.ts, `roomOf`)
    */
   record(fn: () => void, arena?: GpuBuffer[], least = 0): Plan {
     return this.recordAll([fn], arena, least)[0]
   }
 
-  /** Records plans that are replayed one after the other: scratch that one takes, a later one may give back. @param least as in `record` */
+  /** Records plans that are replayed one after another: a later plan may release scratch that an earlier one took. @param least as in `record` */
   recordAll(fns: (() => void)[], arena?: GpuBuffer[], least = 0): Plan[] {
     if (this.#recording) throw new GpuError('a plan is being recorded already')
     this.flush()
@@ -233,8 +233,8 @@ export class Gpu {
   }
 
   /**
-   * Allocates what recording these plans needs and compiles their kernels, and waits until the device has said whether it has the memory. To be
-   * called before plans that may be too large. What was allocated stays in the arena, or with whoever took it, even where this throws.
+   * Allocates what recording these plans needs, compiles their kernels, and waits until the device has confirmed the memory. Call it before plans
+   * that may be too large. What was allocated remains allocated, even if this throws.
    * @param used whether all of these plans are about to run @param least as in `record` @throws GpuMemoryError
    */
   async makeRoom(fns: () => (() => void)[], arena: GpuBuffer[], used = true, least = 0): Promise<void> {
@@ -268,7 +268,7 @@ export class Gpu {
     }
   }
 
-  /** Gives a plan's scratch back. It must not be replayed afterwards. */
+  /** Releases a plan's scratch. The plan must not be replayed afterwards. */
   releasePlan(plan: Plan): void {
     this.flush()
     this.pool.returnArena(plan.arena)
@@ -277,18 +277,18 @@ export class Gpu {
   }
 
   /**
-   * Records the commands of a plan. Nothing is made or looked up, and they go out in one submit with what comes before (where the plan leaves
-   * no counts open) and after, unless that takes a GPU too long (pace.ts). Commands without workgroups, or that copy nothing, are left out.
-   * @param values of the counts that the plan leaves open, by name
-   * @param section only those between two cuts; sections are recorded in turn (share.ts)
-   * @throws GpuError for a value that is missing, or larger than what the plan was recorded for
+   * Records the commands of a plan again, without creating or looking up anything. They are submitted together with the commands before (if the plan
+   * has no open counts) and after, unless that takes a GPU too long (pace.ts). Dispatches without workgroups and empty copies are left out.
+   * @param values of the plan's open counts, by name
+   * @param section only the commands between two cuts; sections must be recorded in order (share.ts)
+   * @throws GpuError for a value that is missing, or larger than the capacity for which the plan was recorded
    */
   replay(plan: Plan, values: Record<string, number> = {}, section?: number): void {
     if (this.#recording) throw new GpuError('a plan that is being recorded cannot hold another')
     const { commands, cuts, openings } = plan
     this.epoch++
     if (!section) {
-      // Commands of an earlier replay still have its numbers.
+      // Commands of an earlier replay still contain its values.
       if (!openings.none) this.flush()
       fill(plan, values)
     }
@@ -304,8 +304,8 @@ export class Gpu {
   }
 
   /**
-   * Ends a section of the plan that is recorded: commands of others may run before the next one (`sendInSections`), and overwrite scratch that is
-   * not the plan's own (staged activations).
+   * Ends a section of the plan being recorded. Other commands may run before the next section (`sendInSections`) and overwrite scratch that does not
+   * belong to the plan (staged activations).
    */
   cut(): void {
     if (!this.#recording) return
@@ -314,7 +314,7 @@ export class Gpu {
     if (this.#pending.length > (cuts.at(-1) ?? 0)) cuts.push(this.#pending.length)
   }
 
-  /** Sends what was recorded. */
+  /** Submits what was recorded. */
   flush(): void {
     if (this.#recording || this.#pending.length === 0) return
     const commands = this.#pending.splice(0)
@@ -335,10 +335,10 @@ export class Gpu {
 
   /**
    * Reads a buffer back, after everything recorded so far.
-   * @param wait names the wait and what is waited for, so that its length is learned and slept through (waits.ts)
+   * @param wait names the wait and its amount of work, from which its length is learned, to sleep through most of it (waits.ts)
    */
   async read(source: GpuBuffer | BufferRange, wait: string | WaitFor = 'read'): Promise<ArrayBuffer> {
-    // Left to the second run of the recording, which throws.
+    // The recording's second run will throw.
     if (this.#tracing) return new Promise(() => {})
     if (this.#recording) throw new GpuError('a plan that is being recorded has not run: nothing can be read back')
     const { buffer, offset, bytes } = rangeOf(source)
@@ -365,20 +365,20 @@ export class Gpu {
     await this.#wait(wait, () => this.#errors.orError(this.device.queue.onSubmittedWorkDone()))
   }
 
-  /** Times every kernel that `fn` runs (each in a pass of its own, so the sum is a little more than the truth). */
+  /** Times every kernel that `fn` runs. (Each runs in a pass of its own, so the sum is slightly too high.) */
   async profile(fn: () => Promise<void>): Promise<KernelTime[]> {
     if (!this.#timer) throw new GpuError(`${this.facts.name} has no timestamp queries`)
     this.flush()
     return summed(await this.#timer.spans(() => fn().then(() => this.sync())))
   }
 
-  /** Ends the device. The process can exit afterwards. */
+  /** Destroys the device. The process can exit afterwards. */
   close(): void {
     this.#errors.closing()
     this.device.destroy()
   }
 
-  /** With checks: @throws GpuError where a released buffer is used. */
+  /** With checks on: @throws GpuError if a released buffer is used */
   #alive(buffer: GpuBuffer, user: string): void {
     if (this.checks && buffer.released) throw new GpuError(`${user} uses '${buffer.label}' after its release`)
   }

@@ -1,4 +1,4 @@
-/** A compiled kernel: one pipeline of one variant, and the cache that compiles each only once. */
+/** Compiled kernels: one pipeline for each variant, and the cache that compiles each only once. */
 import { availableParallelism } from 'node:os'
 import { relative } from 'node:path'
 import { setImmediate as turn } from 'node:timers/promises'
@@ -12,17 +12,17 @@ import { capacityOf, type Count } from './size.ts'
 import { bindingsOf, expandWgsl, paramsOf, type BindingDeclaration, type Constants } from './wgsl.ts'
 
 export interface Kernel {
-  /** Readable: file name and constants. It stands in errors, timings and traces. */
+  /** A readable name made of file name and constants, for errors, timings and traces. */
   label: string
   pipeline: GPUComputePipeline
   layout: GPUBindGroupLayout
   bindings: BindingDeclaration[]
   params: { name: string; type: 'u32' | 'i32' | 'f32' }[]
-  /** Id of the bind group layout, for cache keys; kernels that bind alike share it. */
+  /** Id of the bind group layout, for cache keys. Kernels with the same kinds of bindings share it. */
   layoutId: number
-  /** Whether it was sent to the device before: a software driver compiles it to machine code only then. */
+  /** Whether it was submitted before. Software drivers generate machine code only at the first submit. */
   sent: boolean
-  /** Makes another pipeline of it, whose machine code lies elsewhere (second-copies.ts). */
+  /** Creates another pipeline of the kernel, whose machine code is at another address (second-copies.ts). */
   copy: () => Promise<GPUComputePipeline>
 }
 
@@ -31,29 +31,31 @@ type Coming = Omit<Kernel, 'pipeline'> & Partial<Kernel>
 
 /** A kernel that is not compiled yet. */
 interface Waiting extends Unmade {
-  /** `makeHere`, but on a thread of Dawn's; errors are reported. */
+  /** Like `makeHere`, but on one of Dawn's threads; errors are reported. */
   makeHereSoon: () => Promise<void>
 }
 
-/** Pipelines that are made at once at most: a driver's compiler may hold a hundred megabytes for each. */
+/** The most pipelines that are compiled at once: a driver's compiler may hold a hundred megabytes for each. */
 const mostAtOnce = 8
 
 export class KernelCache {
   readonly #device: GPUDevice
   readonly #facts: GpuFacts
   readonly #another: (() => Promise<GPUDevice>) | undefined
-  /** By what they bind. */
+  /** By the kinds of their bindings. */
   readonly #layouts = new Map<string, { layout: GPUBindGroupLayout; layoutId: number }>()
-  /** By path and constants: kernels of several folders may have one label. */
+  /** By path and constants. (Labels are not unique: kernels in different folders may have the same.) */
   readonly #kernels = new Map<string, Kernel>()
   /** Kernels that are not compiled yet, by the same key. */
   readonly #waiting = new Map<string, Waiting>()
-  /** The last call of `compile`; the next one begins after it. */
+  /** The last call of `compile`. The next one starts after it. */
   #compiling: Promise<void> = Promise.resolve()
-  /** Bind group layout of the uniform that carries parameters where there are no immediates. */
+  /** Bind group layout of the uniform buffer for parameters, if the adapter has no immediates. */
   readonly uniformLayout: GPUBindGroupLayout | undefined
 
-  /** @param another opens a helper device (ahead.ts); left out with checks on, since Dawn then prints a warning for each dispatch without workgroups */
+  /**
+   * @param another opens a helper device (ahead.ts). Absent with checks on, as Dawn would then print a warning for each dispatch without workgroups.
+   */
   constructor(device: GPUDevice, facts: GpuFacts, another?: () => Promise<GPUDevice>) {
     this.#device = device
     this.#facts = facts
@@ -66,10 +68,10 @@ export class KernelCache {
   }
 
   /**
-   * The kernel of a `.wgsl` file in the variant that `constants` select.
-   * @param later do not compile it now: a later call without this flag does, or `compile`; until then it has no pipeline
-   * @param shuffle run its invocations in another order (shuffle.ts)
-   * @throws GpuError with the compiler's words and the line it means
+   * The kernel of a `.wgsl` file, in the variant selected by `constants`.
+   * @param later whether to leave it uncompiled, and without a pipeline, until `compile` or a call without this flag
+   * @param shuffle whether to run its invocations in another order (shuffle.ts)
+   * @throws GpuError with the compiler's message and the line that it refers to
    */
   get(path: string, constants: Constants, later: boolean, shuffle = false): Kernel {
     const key = `${path} ${JSON.stringify(constants)}${shuffle ? ' shuffled' : ''}`
@@ -80,9 +82,9 @@ export class KernelCache {
   }
 
   /**
-   * Compiles the kernels that wait for it. On a software adapter one in each turn of the event loop: a compiled kernel's module holds up to 27 MB,
-   * which V8 does not know and frees only between turns. All in one turn would hold 100 MB more.
-   * @param used whether all of them are about to be used: then also to machine code, where the driver leaves that to the first use (ahead.ts)
+   * Compiles the kernels that are not compiled yet. On a software adapter, one in each turn of the event loop: a compiled kernel's module holds up to
+   * 27 MB that V8 does not know of and frees only between turns. Compiling all in one turn would hold 100 MB more.
+   * @param used whether all of them are about to be used. Then also compiles to machine code, which some drivers leave to the first use (ahead.ts)
    */
   async compile(used = true): Promise<void> {
     this.#compiling = this.#compiling.catch(() => {}).then(() => this.#compile(used))
@@ -101,7 +103,7 @@ export class KernelCache {
     }
   }
 
-  /** A GPU's driver compiles when a pipeline is made, for up to half a second each: several at once on Dawn's threads, while the event loop goes on. */
+  /** GPU drivers compile when a pipeline is created, for up to half a second: several at once on Dawn's threads, as the event loop continues. */
   async #together(): Promise<void> {
     const left = this.#waiting.values()
     const work = async (): Promise<void> => {
@@ -127,9 +129,9 @@ export class KernelCache {
       layoutId,
       sent: false,
       copy: async () => {
-        // Expanded again, since keeping all sources would take megabytes. With a constant more, since Dawn gives the same pipeline for the same text.
+        // Expanded again, as all sources would take megabytes. The constant makes the text differ: for equal text Dawn returns the same pipeline.
         const text = `${this.#sourceOf(path, label, constants, shuffle).source}\nconst SECOND_COPY = 2;`
-        // Not on Dawn's threads: a process that ends while they compile would print spurious errors.
+        // Not on Dawn's threads: a process that exits while they compile would print spurious errors.
         this.#device.pushErrorScope('validation')
         const pipeline = this.#device.createComputePipeline(describe(text))
         const error = await this.#device.popErrorScope()
@@ -141,7 +143,7 @@ export class KernelCache {
     return kernel as Kernel
   }
 
-  /** Apart from `#expand`: closures of one function share their scope, so `copy`, which a kernel keeps, would keep `source` alive too. */
+  /** Separate from `#expand`: closures of one function share their scope, so `copy`, which a kernel keeps, would keep `source` alive as well. */
   #waitingFor(
     kernel: Coming,
     key: string,
@@ -166,7 +168,7 @@ export class KernelCache {
         if (kernel.pipeline) return
         this.#device.pushErrorScope('validation')
         kernel.pipeline = this.#device.createComputePipeline(describe(source))
-        // The scope's answer comes later; a broken kernel is then reported by the device's error handler with this label.
+        // The scope reports later. A broken kernel is then reported by the device's error handler, with this label.
         void this.#device.popErrorScope().then((error) => error && broken(error.message))
         this.#waiting.delete(key)
       },
@@ -177,21 +179,21 @@ export class KernelCache {
         const error = await this.#device.popErrorScope()
         const make = () => this.#device.createComputePipelineAsync(descriptor)
         const pipeline = error ? broken(error.message) : await make().catch((thrown: unknown) => broken(messageOf(thrown)))
-        // Whoever needed it meanwhile has made it.
+        // If someone needed the kernel meanwhile, it already has a pipeline.
         if (pipeline) kernel.pipeline ??= pipeline
         this.#waiting.delete(key)
       },
     }
   }
 
-  /** The text that is compiled, and the parameters that it declares. */
+  /** The source text to compile, and the parameters that it declares. */
   #sourceOf(path: string, label: string, constants: Constants, shuffle: boolean): { source: string; params: Kernel['params'] } {
     let source = expandWgsl(path, constants)
     if (shuffle) source = shuffled(source, constants, this.#facts.subgroupSize)
     const params = paramsOf(source, label)
     const declaration = this.#facts.immediates ? 'var<immediate> p: Params;' : '@group(1) @binding(0) var<uniform> p: Params;'
     const enables: string[] = []
-    // Without comments: one that mentions f16 would enable it, and an adapter without f16 refuses that.
+    // Comments are removed: one that mentions f16 would enable it, which adapters without f16 refuse.
     const code = source.replaceAll(/\/\/.*/g, '')
     if (/\bsubgroup[A-Z]/.test(code)) {
       enables.push('enable subgroups;', 'diagnostic(off, subgroup_uniformity);')
@@ -255,7 +257,7 @@ function labelOf(path: string, constants: Constants): string {
   return parts.length > 0 ? `${name}(${parts.join(',')})` : name
 }
 
-/** The source line that a compiler message points at. */
+/** The source line to which a compiler message refers. */
 function excerpt(source: string, message: string): string {
   const line = /:(\d+):\d+ error/.exec(message)?.[1]
   return line ? `\n  line ${line}: ${source.split('\n')[Number(line) - 1]?.trim()}` : ''
@@ -263,8 +265,8 @@ function excerpt(source: string, message: string): string {
 
 /**
  * The bytes of a kernel's `struct Params`.
- * @param open is told of each value, and how to put another number in its place
- * @throws GpuError for a parameter that is missing
+ * @param open called with each value, and a function that replaces its number
+ * @throws GpuError for a missing parameter
  */
 export function encodeParams(
   kernel: Kernel,

@@ -1,24 +1,24 @@
-/** Plans: commands that are recorded once and sent again and again, and the counts that they leave open (size.ts). */
+/** Plans: commands that are recorded once and submitted repeatedly, and the counts that they leave open (size.ts). */
 import type { Command } from './commands.ts'
 import { GpuError } from './errors.ts'
 import type { GpuBuffer, GpuTexture } from './pool.ts'
 import type { Size, Variable } from './size.ts'
 
-/** What changes between replays lies in buffers, or is a count that was left open. */
+/** Recorded commands. What changes between replays is stored in buffers, or is an open count. */
 export interface Plan {
   commands: Command[]
-  /** Scratch that belongs to the plan: what its commands took from the pool and gave back. */
+  /** Scratch that belongs to the plan: what its commands took from the pool and released. */
   arena: GpuBuffer[]
-  /** Textures that its commands copy into. */
+  /** Textures into which its commands copy. */
   textures: Set<GpuTexture>
-  /** Places between commands where others' commands may come in between (`gpu.cut`), ascending. */
+  /** Positions in `commands`, ascending, at which other commands may come in between (`gpu.cut`). */
   cuts: number[]
   openings: Openings
 }
 
 export const emptyPlan = (): Plan => ({ commands: [], arena: [], textures: new Set(), cuts: [], openings: new Openings() })
 
-/** The places in a plan's commands where a number is still to come. */
+/** The places in a plan's commands that still need a value. */
 class Openings {
   readonly variables = new Map<string, { variable: Variable; places: { size: Size; put: (value: number) => void }[] }>()
 
@@ -26,7 +26,7 @@ class Openings {
     return this.variables.size === 0
   }
 
-  /** @throws GpuError where a variable of this name has another capacity */
+  /** @throws GpuError if a variable of this name has another capacity */
   add(size: Size, put: (value: number) => void): void {
     const { variable } = size
     const known = this.variables.get(variable.name)
@@ -38,8 +38,8 @@ class Openings {
 }
 
 /**
- * Puts numbers into a plan's commands, in place: nothing is made.
- * @throws GpuError for one that is missing, or larger than its capacity
+ * Sets the open counts in a plan's commands, in place.
+ * @throws GpuError for a value that is missing, or larger than its capacity
  */
 export function fill(plan: Plan, values: Record<string, number>): void {
   for (const [name, { variable, places }] of plan.openings.variables) {

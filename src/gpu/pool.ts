@@ -1,21 +1,21 @@
-/** Buffers with an explicit lifetime. Everything on the GPU is counted here, so that memory can be shown, limited and tested. */
+/** Buffers with explicit lifetimes. Everything on the GPU is counted here, so that memory can be shown, limited and tested. */
 import { GpuError, GpuMemoryError } from './errors.ts'
 
-/** Most bytes in one binding: kernels count in 32 bits, and Metal would bind buffers of any size. */
+/** The most bytes in one binding. Kernels count in 32 bits, while Metal would bind buffers of any size. */
 export const widestBinding = 2 ** 32 - 4
 
 let nextId = 1
 
-/** A storage buffer. `release()` gives it back to its pool; using it afterwards is a bug that checks report. */
+/** A storage buffer. `release()` returns it to its pool. Using it afterwards is a bug, which checks report. */
 export class GpuBuffer {
   readonly id = nextId++
   readonly raw: GPUBuffer
   readonly bytes: number
-  /** Where it begins in `raw`: scratch of plans shares buffers. */
+  /** Where it starts in `raw`, since scratch of plans shares buffers. */
   readonly start: number
   label: string
   released = false
-  /** Commands recorded so far that write it: while the number stays, so does the content. Replays of plans do not count. */
+  /** Number of recorded commands that write to it; as long as it does not change, neither do the contents. Replays of plans do not count. */
   writes = 0
   readonly #onRelease: (buffer: GpuBuffer) => void
   constructor(raw: GPUBuffer, bytes: number, label: string, onRelease: (buffer: GpuBuffer) => void, start = 0) {
@@ -31,7 +31,7 @@ export class GpuBuffer {
   }
 }
 
-/** A 2-D storage texture: a weight (kernels/common/weight.wgsl), or activations staged for a CPU driver (kernels/matmul/stage.ts); never pooled. */
+/** A 2-D storage texture, never pooled: a weight (kernels/common/weight.wgsl), a KV cache, or staged activations (kernels/matmul/stage.ts). */
 export class GpuTexture {
   readonly id = nextId++
   readonly raw: GPUTexture
@@ -39,7 +39,7 @@ export class GpuTexture {
   readonly bytes: number
   readonly label: string
   released = false
-  /** Plans that copy into it: they must be released before it is. */
+  /** Number of plans that copy into it. They must be released before the texture is. */
   plans = 0
   readonly #onRelease: (texture: GpuTexture) => void
   constructor(raw: GPUTexture, bytes: number, label: string, onRelease: (texture: GpuTexture) => void) {
@@ -58,14 +58,14 @@ export class GpuTexture {
 }
 
 /**
- * Hands out storage buffers by size class and takes them back.
- * - `bytesInUse` counts what callers hold, `bytesReserved` what the device holds for us (free buffers included).
- * - A released buffer may be handed out at once: commands run in the order they were recorded, so a later user cannot overtake.
+ * Hands out storage buffers by size class, and takes them back.
+ * - `bytesInUse` counts what callers hold; `bytesReserved` what is allocated on the device, including free buffers.
+ * - A released buffer may be handed out again at once: commands run in the order of recording, so its next user cannot overtake the last one.
  */
 export class BufferPool {
   readonly #device: GPUDevice
   readonly #free = new Map<number, GpuBuffer[]>()
-  /** While a plan is recorded: where buffers come from that are not `exact`. */
+  /** While a plan is recorded: the source of all buffers that are not `exact`. */
   scratch: { take(bytes: number, label: string): GpuBuffer } | undefined
   readonly #parts = new WeakMap<GpuBuffer, Map<string, GpuBuffer>>()
   readonly #staging = new Set<GpuTexture>()
@@ -73,17 +73,17 @@ export class BufferPool {
   bytesReserved = 0
   peakBytes = 0
   buffersMade = 0
-  /** Bytes that may be reserved. */
+  /** The most bytes that may be reserved. */
   limitBytes = Infinity
-  /** Called before the limit refuses anything: each releases what its owner can make again. */
+  /** Called before an allocation is refused because of the limit. Each callback releases what its owner can recreate. */
   readonly relief = new Set<() => void>()
 
   readonly #onDestroy: (id: number) => void
   readonly #flush: () => void
 
   /**
-   * @param onDestroy is told the id of every buffer and texture that is destroyed
-   * @param flush sends the commands that may still use free buffers, before these are destroyed to make room
+   * @param onDestroy called with the id of every buffer and texture that is destroyed
+   * @param flush submits the commands that may still use free buffers, before these are destroyed to make room
    */
   constructor(device: GPUDevice, onDestroy: (id: number) => void = () => {}, flush: () => void = () => {}) {
     this.#device = device
@@ -91,11 +91,13 @@ export class BufferPool {
     this.#flush = flush
   }
 
-  /** A buffer of at least `bytes` bytes with undefined content. `exact` ones are made to measure (weights). */
+  /**
+   * A buffer of at least `bytes` bytes with undefined contents. `exact` buffers (weights) get no extra bytes for a size class. @throws GpuMemoryError
+   */
   acquire(bytes: number, label: string, options: { exact?: boolean } = {}): GpuBuffer {
     if (this.scratch && !options.exact) return this.scratch.take(bytes, label)
     const exactly = Math.max(16, Math.ceil(bytes / 16) * 16)
-    // A class may pass the largest binding although the bytes asked for do not.
+    // The size class may exceed the largest binding even if the requested size does not.
     const most = Math.min(this.#device.limits.maxStorageBufferBindingSize, widestBinding)
     const size = options.exact || (sizeClass(bytes) > most && exactly <= most) ? exactly : sizeClass(bytes)
     const list = options.exact ? undefined : this.#free.get(size)
@@ -119,15 +121,15 @@ export class BufferPool {
     return new GpuBuffer(raw, size, label, onRelease)
   }
 
-  /** A storage texture of 16 bytes a texel, for weights or a cache. */
+  /** A storage texture with 16 bytes per texel, for weights or a KV cache. @throws GpuMemoryError */
   texture(width: number, height: number, format: GPUTextureFormat, label: string): GpuTexture {
     return this.#makeTexture(width, height, format, label, true)
   }
 
   /**
-   * A storage texture to stage activations in, which kernels keep between uses. It counts as reserved, and as in use while a plan copies into it
-   * (`GpuTexture.plans`). Otherwise it is freed when a buffer needs its room, so whoever keeps it must check `released`. The room of one is never
-   * taken for another: a kernel may be about to read both.
+   * A storage texture for staging activations, which kernels keep between uses. It counts as reserved, and as in use while a plan copies into it
+   * (`GpuTexture.plans`). Otherwise it is destroyed when a buffer needs its memory, so its owner must check `released`. It is never destroyed to make
+   * room for another staging texture, as a kernel may be about to read both.
    */
   staging(width: number, height: number): GpuTexture {
     const texture = this.#makeTexture(width, height, 'rgba32float', 'staged', false)
@@ -160,7 +162,7 @@ export class BufferPool {
     })
   }
 
-  /** Destroys the buffers nobody holds, and the staging textures that are in no plan. Commands that use them must have been sent. */
+  /** Destroys buffers that nobody holds, and staging textures that are in no plan. Commands that use them must have been submitted. */
   trim(): void {
     this.#trim(true)
   }
@@ -181,8 +183,9 @@ export class BufferPool {
   }
 
   /**
-   * @param takesStaging whether the room of staging textures may be taken
-   * @throws GpuMemoryError where so many bytes more are over the limit, even without what nobody holds
+   * Makes room within the limit for this many more bytes.
+   * @param takesStaging whether staging textures may be destroyed for it
+   * @throws GpuMemoryError if it exceeds the limit even without everything that nobody holds
    */
   #haveRoom(bytes: number, label: string, takesStaging = true): void {
     const fits = (): boolean => this.bytesReserved + bytes <= this.limitBytes
@@ -211,12 +214,12 @@ export class BufferPool {
     this.peakBytes = Math.max(this.peakBytes, this.bytesInUse)
   }
 
-  /** A buffer that plans take turns to use (scratch.ts); it counts as in use until `returnArena`. */
+  /** A buffer that plans take turns to use (scratch.ts). It counts as in use until `returnArena`. */
   makeScratch(bytes: number): GpuBuffer {
     return this.#make(bytes, 'scratch', () => {})
   }
 
-  /** Part of such a buffer, as a GpuBuffer; the same object for the same part, so that bind groups are found again. */
+  /** A part of such a buffer as a GpuBuffer. The same part is always the same object, so that its bind groups are found again. */
   partOf(scratch: GpuBuffer, start: number, bytes: number): GpuBuffer {
     let parts = this.#parts.get(scratch)
     if (!parts) this.#parts.set(scratch, (parts = new Map()))
@@ -226,7 +229,7 @@ export class BufferPool {
     return part
   }
 
-  /** Destroys the scratch of plans. What they recorded must have been sent. */
+  /** Destroys the scratch of plans. The commands that use it must have been submitted. */
   returnArena(arena: GpuBuffer[]): void {
     for (const buffer of arena) {
       this.bytesInUse -= buffer.bytes
@@ -237,8 +240,8 @@ export class BufferPool {
   }
 
   /**
-   * Lets the driver free what was destroyed. Dawn does so when something that was submitted afterwards is done. Without this empty submit that
-   * would be the next real one, and its buffers would be allocated while the old ones are still there.
+   * Lets the driver free what was destroyed. Dawn does so once something submitted later is done. Without this empty submit that would be the next
+   * real one, whose buffers would be allocated while the old ones still exist.
    */
   freeDestroyed(): void {
     this.#device.queue.submit([])
@@ -257,14 +260,14 @@ export class BufferPool {
   }
 }
 
-/** Takes the oldest buffer, so that the same work takes the same buffers and their bind groups are found again. */
+/** Takes the oldest buffer, so that the same work gets the same buffers and their bind groups are found again. */
 function takeOldest(list: GpuBuffer[]): GpuBuffer | undefined {
   let first = 0
   for (let i = 1; i < list.length; i++) if (list[i].id < list[first].id) first = i
   return list.splice(first, 1)[0]
 }
 
-/** Rounds up to an eighth of a power of two: at most 14% waste, few classes. */
+/** Rounds up to an eighth of a power of two (at least to a multiple of 256): few classes, and from 2 KiB on at most 12.5% waste. */
 export function sizeClass(bytes: number): number {
   if (bytes <= 256) return 256
   const step = 2 ** Math.max(8, Math.floor(Math.log2(bytes)) - 3)
