@@ -14,6 +14,7 @@ interface ParameterPiece {
   rows: number
 }
 
+/** A trained matrix, (rows, columns), or a vector. */
 export interface Parameter {
   /** Its name in Hugging Face's or PEFT's format. */
   name: string

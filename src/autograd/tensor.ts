@@ -43,11 +43,13 @@ export class Tensor {
     return times(this.rows, this.columns)
   }
 
+  /** Adds a reference. */
   keep(): this {
     this.references++
     return this
   }
 
+  /** Removes a reference, and releases the buffer with the last one. @throws Error if there is none */
   drop(): void {
     if (--this.references === 0) this.buffer.release()
     if (this.references < 0) throw new Error(`tensor '${this.buffer.label}' is dropped more often than kept`)

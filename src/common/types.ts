@@ -120,6 +120,7 @@ export interface TokenLogprobs {
   versions: PolicyVersion[]
 }
 
+/** 'stop': it ended by itself; 'length': cut off by max_tokens; 'abort': aborted. */
 export type FinishReason = 'stop' | 'length' | 'abort'
 
 /** A request to a generator (the embedded engine or a vLLM server). */

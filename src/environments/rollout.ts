@@ -33,6 +33,7 @@ export interface RolloutOptions {
   gate?: Gate
 }
 
+/** Where a rollout waits for a place at the sampler (`take`), and returns it (`give`). */
 export interface Gate {
   /** `again`: this is not the rollout's first answer. */
   take(again: boolean): Promise<void>

@@ -37,6 +37,7 @@ export type Scorable = Pick<
     state?: Record<string, unknown>
   }
 
+/** The result of scoring one rollout. */
 export interface Scores {
   /** null if scoring failed. */
   reward: number | null

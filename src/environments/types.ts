@@ -74,6 +74,7 @@ export interface Environment {
   rollout(row: Row, ctx: RolloutContext): Promise<RolloutDraft>
 }
 
+/** A member of an environment group. `weight` is relative to those of the other members. */
 export interface EnvMember {
   name: string
   env: Environment

@@ -13,8 +13,10 @@ export interface BufferRange {
   bytes: number
 }
 
+/** Numbers of workgroups (x, y, z); 1 where left out. */
 export type Workgroups = [Count] | [Count, Count] | [Count, Count, Count]
 
+/** One dispatch of a kernel. */
 export interface Dispatch {
   kernel: Kernel
   group: GPUBindGroup
@@ -49,6 +51,7 @@ interface Staging {
 }
 export type Command = Dispatch | Copy | Staging | { clear: GPUBuffer; offset: number; bytes: number }
 
+/** The range of a binding. @throws GpuError for a texture, which has none */
 export function rangeOf(binding: Binding): BufferRange {
   if (binding instanceof GpuBuffer) return { buffer: binding, offset: 0, bytes: binding.bytes }
   if (binding instanceof GpuTexture) throw new GpuError('a texture has no byte range')

@@ -64,6 +64,7 @@ export class PagePool {
     return this.#free.length + this.#cached
   }
 
+  /** The root of a namespace, created on first use. */
   root(name: string): Root {
     let root = this.#roots.get(name)
     if (!root) this.#roots.set(name, (root = { name, children: [], dead: false }))
@@ -113,6 +114,7 @@ export class PagePool {
     return page
   }
 
+  /** Adds a holder to a page. */
   hold(page: Page): void {
     if (page.holders++ > 0) return
     this.#cached--

@@ -5,6 +5,7 @@ import { pauseMs, type Pauses } from '../common/faults.ts'
 import type { Rollout } from '../common/types.ts'
 import { limitKey } from '../monitor/warnings.ts'
 
+/** How often to retry, and the pauses in between. */
 export interface Again extends Pauses {
   tries: number
   /** Whether it is known that retrying cannot help. */

@@ -21,6 +21,7 @@ export function membersOf(source: RunEnvironment): RunEnvironment[] {
   )
 }
 
+/** A row of a dataset, and its environment. */
 export interface Task {
   source: RunEnvironment
   row: Row
@@ -47,6 +48,7 @@ export class TaskOrder {
     this.#seed = seed
   }
 
+  /** The task at a position, from 0. */
   at(position: number): Task {
     while (this.#place.length <= position) {
       const index = this.#pick(this.#place.length)

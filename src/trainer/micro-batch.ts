@@ -97,6 +97,7 @@ export interface RunnerOptions {
   reference?: Decoder
 }
 
+/** Runs the micro-batches of a decoder, one after another. */
 export class MicroBatchRunner {
   readonly #decoder: Decoder
   readonly #options: RunnerOptions

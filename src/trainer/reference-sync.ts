@@ -29,6 +29,7 @@ interface ReferenceSyncParts {
   every: number
 }
 
+/** Updates, saves and restores a reference model. */
 export class ReferenceSync {
   readonly #parts: ReferenceSyncParts
   readonly #path: string

@@ -15,6 +15,7 @@ import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
 import { weightBackward } from './linear.ts'
 
+/** The output matrix (vocabulary, K), and where its gradient goes if it is trained. */
 export interface Head {
   weight: Weight
   /** Logits are multiplied by it (Granite), before the temperature. Default: 1. */

@@ -8,6 +8,7 @@ import type { Parameter, ParameterStore } from '../parameters.ts'
 import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
 
+/** The embedding matrix (vocabulary, hidden size), and where its gradient goes if it is trained. */
 export interface Embedding {
   weight: Weight
   /** Factor for the embedded rows. Default: 1. */
