@@ -7,10 +7,7 @@ import { checkTunePath, writeTuned } from '../kernels/matmul/tuned.ts'
 export { tileText } from '../kernels/matmul/tiles.ts'
 export { tileWords, type TuneRow } from '../kernels/matmul/tune.ts'
 
-/**
- * Measures the kernels (for up to a minute) and writes the user's cache of choices. `report` is called for each candidate. @returns the path of the
- * cache and the choices
- */
+/** Measures the kernels, within a minute, and writes the user's cache. `report` gets each candidate. @returns the cache's path, and the choices */
 export async function tuneKernels(gpu: Gpu, report: (row: TuneRow) => void): Promise<{ path: string; tiles: Partial<Tiles> }> {
   checkTunePath()
   const tiles = await tuneMatmul(gpu, { report })

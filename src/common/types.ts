@@ -1,6 +1,5 @@
 /**
- * Types that are shared by the folders of src; each is defined only here. They are plain objects, and this file imports nothing, so every folder may
- * import it.
+ * Types shared by the folders of src, each defined only here. They are plain objects, and this file imports nothing, so every folder may import it.
  *
  * Conventions
  * - Token arrays of one sequence have the same length; entry i belongs to token i.
@@ -120,7 +119,7 @@ export interface TokenLogprobs {
   versions: PolicyVersion[]
 }
 
-/** 'stop': it ended by itself; 'length': cut off by max_tokens; 'abort': aborted. */
+/** 'stop': ended by an end-of-sequence token, a stop token or a stop string; 'length': by max_tokens. */
 export type FinishReason = 'stop' | 'length' | 'abort'
 
 /** A request to a generator (the embedded engine or a vLLM server). */
@@ -155,7 +154,7 @@ export interface GenerationResult extends TokenLogprobs {
   top?: TopLogprobs[]
   /** One entry for each token of the prompt (null for the first), if requested. */
   promptLogprobs?: (PromptLogprob | null)[]
-  /** Number of prompt tokens that this request need not compute: they were cached, or computed for another request at the same time. */
+  /** How many prompt tokens were not computed for this request: they were cached, or shared with another request's prefill. */
   cachedTokens?: number
 }
 

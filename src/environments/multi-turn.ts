@@ -5,7 +5,7 @@
  * These stop conditions are checked before each of the policy's turns except the first, in this order: `final_env_response` (the environment has
  * ended the rollout), the environment's own conditions, and `max_turns_reached`. So the environment's reason is reported if several hold (verifiers
  * checks conditions in the order of their names). At any time a rollout can end by `timeout_reached` (the environment's limit) or `prompt_too_long`
- * (no room for another answer). The turns so far then count, and the rollout as truncated.
+ * (no room for another answer). The turns so far then count, and the rollout is marked as truncated.
  */
 import { hashSeed } from '../common/random.ts'
 import type { ChatCompletion, Message, ToolDefinition } from '../common/types.ts'

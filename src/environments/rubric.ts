@@ -85,12 +85,10 @@ export class Rubric {
     return [...this.#entries, ...this.#group].map((entry) => entry.name)
   }
 
-  /** Names of the group functions. */
   get groupNames(): string[] {
     return this.#group.map((entry) => entry.name)
   }
 
-  /** Weights by name. */
   get weights(): Record<string, number> {
     return Object.fromEntries([...this.#entries, ...this.#group].map((entry) => [entry.name, entry.weight]))
   }

@@ -12,7 +12,6 @@ export class Trajectory {
   promptIds: number[] = []
   #last: ChatCompletion | undefined
 
-  /** The completion that was added last. */
   get last(): ChatCompletion | undefined {
     return this.#last
   }

@@ -99,7 +99,6 @@ export class Gpu {
     return this.#errors.first
   }
 
-  /** Number of bind groups in the cache. */
   get bindGroups(): number {
     return this.#groups.size
   }

@@ -305,7 +305,7 @@ export class Engine implements ServingEngine {
     }
   }
 
-  /** Not if penalties or constraints need the latest tokens on the host. */
+  /** Whether the next step may start ahead of the host: not if penalties or constraints need the latest tokens there. */
   get #runsAhead(): boolean {
     return this.#ahead && ![...this.#scheduler.running].some((s) => s.needsHost)
   }
@@ -338,7 +338,7 @@ export class Engine implements ServingEngine {
     return true
   }
 
-  /** Passes a step's tokens to their sequences, after those of the step before. */
+  /** Waits for a step's tokens and passes them to their sequences, after those of the step before. */
   async #land({ sampled }: StepRows, versions: PolicyVersion[], reading: Promise<Sampled>, before: Promise<void>): Promise<void> {
     const begin = performance.now()
     // Wait for both even if one fails: the loop then resets `#inFlight`, and no older step may land after that.
@@ -376,7 +376,7 @@ export class Engine implements ServingEngine {
     }
   }
 
-  /** Releases the pages at once. A step in flight may still write to them, but steps of their next owners come after it. */
+  /** Aborts a request. Its pages are free at once: a step in flight may still write to them, but steps of their next owners come after it. */
   #abort(sequence: Sequence): void {
     if (sequence.ended) return
     this.#scheduler.remove(sequence)

@@ -36,7 +36,7 @@ const logitBytes = 64 * 2 ** 20
 /** Parts of a buffer of 4-byte values start at multiples of this many values, as bindings must. */
 const alignment = 64
 
-/** The results of a draw. All arrays have one entry for each row. */
+/** The results of a draw, for each of its rows. */
 export interface Sampled {
   tokens: Uint32Array
   logprobs: Float32Array

@@ -55,7 +55,7 @@ export class Sequence {
   synced = 0
   /** Slot of its recurrent state, in models that have one. */
   stateSlot: number | undefined
-  /** Prompt tokens that need not be computed when it was first admitted: cached, or computed in a prefill that it shares. */
+  /** How many prompt tokens were not computed for it when first admitted: they were cached, or shared with another prefill. */
   cachedTokens: number | undefined
   ended = false
   /** Number of tokens drawn by steps in flight, which are not in `ids` yet; and the index of the last one among the draws of its step. */

@@ -57,7 +57,7 @@ export interface EngineStats {
   /** Steps in which tokens were drawn or scored. */
   decodeSteps: number
   tokensGenerated: number
-  /** Prompt tokens computed, and prompt tokens that need not be computed: they were cached, or computed for another request at the same time. */
+  /** Prompt tokens computed, and those that were not, because they were cached or shared with another request's prefill. */
   prefillTokens: number
   sharedPromptTokens: number
   finished: number

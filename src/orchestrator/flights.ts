@@ -45,8 +45,8 @@ export interface Course extends Pick<RolloutSet, 'pending'> {
 }
 
 /**
- * Makes the gate through which a rollout takes and returns its place at the sampler. It holds a place only while the model answers, not while the
- * environment works or the rollout is scored.
+ * The gate at which a rollout takes and returns its place at the sampler. It holds one only while the model answers, not while the environment works
+ * or the rollout is scored.
  */
 export function gateOf(flight: Flight, samplers: Slots, meters: readonly Meter[], soon = false): Gate {
   return {

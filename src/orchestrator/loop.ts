@@ -22,7 +22,7 @@ export interface LoopParts {
   save: (step: number, row: Metrics | undefined) => Promise<void>
   /** Whether to save a step because its evaluation is the best so far. */
   isBest?: (step: number, row: Metrics) => boolean
-  /** The error after which nothing can be saved (the GPU device was lost); undefined while saving is possible. */
+  /** Why nothing can be saved any more (the GPU device is lost); undefined while saving is possible. */
   lost?: () => Error | undefined
   /** What to evaluate before the first step (`begin`; when resuming: evaluations that were not finished) and after steps. May be empty. */
   evaluated: Record<'begin' | 'steps', readonly RunEnvironment[]>

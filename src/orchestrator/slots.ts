@@ -13,7 +13,7 @@ export class Slots {
     this.#free = count
   }
 
-  /** Resolves when `count` permits are taken. @param count must not exceed the total number of permits, or the promise never resolves */
+  /** Takes `count` permits. @param count must not exceed their total number, or the promise never resolves */
   async take(again = false, count = 1): Promise<void> {
     const queue = again ? this.#again : this.#queue
     await new Promise<void>((begin) => {

@@ -13,7 +13,6 @@ import { listsByKey, type listsByToken, type PackedBatch } from '../model/packed
 /** Sizes of a batch: numbers, or open counts in a plan. */
 export interface BatchCounts {
   rows: Count
-  /** Scored tokens. */
   scored: Count
   /** Distinct tokens among the rows. Needed if the embedding is trained. */
   tokens?: Count

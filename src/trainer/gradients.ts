@@ -21,7 +21,7 @@ export interface GradientOptions extends AddedTerms {
   runner?: MicroBatchRunner
   /** Seed of LoRA's dropout for this step. Default: no dropout. */
   dropoutSeed?: number
-  /** Computes the `refLogprobs` of samples that have none, before anything else. */
+  /** Computes the samples' `refLogprobs` before anything else, unless all samples have them. */
   reference?: Decoder
   progress?: (done: number, total: number) => void
   /** Called for each micro-batch with the inputs of a custom loss, before the loss runs. */

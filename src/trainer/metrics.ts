@@ -52,7 +52,7 @@ export function updateMetrics(
     ...Object.fromEntries(Object.entries(result.lossMetrics).map(([name, value]) => [lossKey(name), finite(value)])),
     'loss/mean': finite(result.loss),
     'entropy/all/mean': entropy,
-    // In supervised training no policy sampled the tokens, so ratios have no meaning.
+    // Supervised tokens were not sampled by a policy.
     ...(loss === negativeLogLikelihood ? {} : ratios),
     'optim/grad_norm': finite(update.norm),
     'optim/lr': update.learningRate,

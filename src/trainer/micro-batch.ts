@@ -225,7 +225,7 @@ export class MicroBatchRunner {
     this.#freeRoom()
   }
 
-  /** Submits a plan at once, or section by section if an engine shares the device; the promise then resolves when the last section is submitted. */
+  /** Submits a plan at once. If an engine shares the device: section by section, and resolves after the last one. */
   #send(plan: Plan, values: Record<string, number>, rows: number): Promise<void> | undefined {
     const { gpu } = this.#decoder
     if (gpu.share.engines > 0 && plan.cuts.length > 0) return sendInSections(gpu, plan, values, rows)
@@ -233,10 +233,7 @@ export class MicroBatchRunner {
     return undefined
   }
 
-  /**
-   * The capacity for `count` rows: a power of two, at least 64 and at most the rows of a micro-batch. For longer sequences: rounded up to an eighth
-   * of a power of two.
-   */
+  /** The capacity for `count` rows: a power of two from 64 up to the rows of a micro-batch; for longer sequences, in eighths of a power of two. */
   #capacity(count: number): number {
     const most = Math.ceil(this.#options.rowsAtMost / aligned) * aligned
     const up = (step: number): number => Math.ceil(count / step) * step

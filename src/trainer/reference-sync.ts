@@ -40,10 +40,7 @@ export class ReferenceSync {
     this.#path = join(parts.runFolder, FOLDER)
   }
 
-  /**
-   * Whether the reference is updated between `step` and the next step. The checkpoint of `step` holds the reference before that update, so a run that
-   * resumes from it updates the reference first.
-   */
+  /** Whether the reference is updated after `step`. The checkpoint of `step` holds it before that update, which a resumed run makes first. */
   isDue(step: number): boolean {
     const { every } = this.#parts
     return every > 0 && step > 0 && step % every === 0

@@ -77,8 +77,8 @@ function withAdapterOf(policy: Decoder, store: ParameterStore | undefined): Deco
 }
 
 /**
- * Computes the samples' `refLogprobs` with the runner's reference model, unless they have them. Packs the samples for the reference, which may be
- * unable to share prompts where the policy can.
+ * Computes the samples' `refLogprobs` with the runner's reference model, unless all samples have them. Packs the samples for the reference, which may
+ * be unable to share prompts where the policy can.
  */
 export async function scoreReference(
   runner: MicroBatchRunner,

@@ -296,7 +296,7 @@ export async function trainSft(trainer: Trainer, data: SftData, options: SftLoop
   }
 }
 
-/** Runs the steps. `reached`: the last step that was finished, and the last that was saved; kept up to date for the caller. */
+/** Runs the steps. `reached` is kept up to date for the caller: the last step that was finished, and the last that was saved. */
 async function steps(
   trainer: Trainer,
   data: SftData,

@@ -12,7 +12,7 @@ import { roomInHalf } from './linear.ts'
 
 export interface Norm {
   name: string
-  /** The factors by which normalised values are multiplied. */
+  /** Factors of the normalised values. */
   gain: GpuBuffer | BufferRange
   /** Whether the gain is 1 + the weight in files and in `trained`. refreshWeights (model/decoder-trained.ts) then computes the gain. */
   fromOne?: boolean
@@ -30,10 +30,7 @@ export function rmsNormInHalf(tape: Tape, x: Tensor, { name, gain, channels, eps
   return y
 }
 
-/**
- * `rmsNorm` over each head of x or over whole rows, then `rope`. With per-head norms of a size that the kernels support, one dispatch does both, as
- * does one in the backward pass, with identical bits.
- */
+/** `rmsNorm` over heads or whole rows, then `rope`. One dispatch (and one backward) for head sizes that the kernels support; same bits. */
 export function rmsNormTurned(
   tape: Tape,
   x: Tensor,

@@ -1,6 +1,6 @@
 /**
- * A = reward - mean reward of the group: the baseline is the mean over all rollouts of the same task, as in GRPO. There is no division by the
- * standard deviation, which would give groups with nearly equal rewards as much weight as clear ones (Dr. GRPO, arXiv 2503.20783).
+ * A = reward - mean reward of the group, as in GRPO, but without division by the standard deviation, which would give groups with nearly equal
+ * rewards as much weight as clear ones (Dr. GRPO, arXiv 2503.20783).
  */
 import type { Group } from '../types.ts'
 

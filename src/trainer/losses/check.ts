@@ -1,7 +1,7 @@
 /**
- * Checks of a user's loss: `checkLossShape` runs it on a synthetic sequence before the run starts, and `checkLossGradient` compares its gradient with
- * finite differences of the loss, on the first batch in which there are any. Terms under a stop-gradient must read `frozenLogprobs`, which the check
- * does not perturb. A file whose gradient is deliberately not the derivative declares `export const checkGradient = false`.
+ * Checks of a user's loss: its outputs on a synthetic sequence, before the run starts (`checkLossShape`), and its gradient against finite
+ * differences, on the first batch that has any (`checkLossGradient`). Terms under a stop-gradient must read `frozenLogprobs`, which the check does
+ * not perturb. A file whose gradient is deliberately not the derivative declares `export const checkGradient = false`.
  */
 import { UserError } from '../../common/errors.ts'
 import type { Rollout } from '../../common/types.ts'
