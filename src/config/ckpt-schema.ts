@@ -7,24 +7,26 @@ export const ckptSchema = z.strictObject({
     .min(0)
     .default(50)
     .describe(
-      'Checkpoint (weights, optimizer, position in the data) every so many steps. There is always one at the end; 0: only that one. `save_steps` of [trainer.args] is the same key.',
+      'Steps between two checkpoints (weights, optimizer state, position in the data). One is always written at the end; 0: only that one. `save_steps` of [trainer.args] is the same key.',
     ),
   keep_last: z
     .int()
     .min(1)
     .default(3)
-    .describe('Newest checkpoints kept; older ones are deleted. `save_total_limit` of [trainer.args] is the same key.'),
+    .describe(
+      'Number of newest checkpoints to keep; older ones are deleted. `save_total_limit` of [trainer.args] is the same key.',
+    ),
   keep_interval: z
     .int()
     .min(1)
     .optional()
-    .describe('Checkpoints of steps that this number divides are never deleted. Default: none of them.'),
+    .describe('Never delete checkpoints of steps that are a multiple of this number. Default: off.'),
   keep_best: z
     .string()
     .min(1)
     .optional()
     .describe(
-      'The checkpoint with the highest value of this metric is kept too, as checkpoints/best: "eval/<env>/avg@k" (then each evaluation that is the best so far is saved), or any other (among the steps that are saved). With a "-" before it the lowest, as in "-loss/mean".',
+      'Also keep the checkpoint with the highest value of this metric, as checkpoints/best. For metrics of evaluations, such as `"eval/<env>/avg@k"`, every step whose evaluation is the best so far is saved; other metrics are compared among the steps that are saved anyway. A "-" before the name means the lowest value, as in "-loss/mean".',
     ),
 })
 

@@ -5,11 +5,11 @@ import type { Check, Written } from './checks.ts'
 import { show } from './problems.ts'
 
 const defaults = {
-  num_examples: z.int().min(-1).optional().describe('Examples; -1: all.'),
-  rollouts_per_example: z.int().min(1).optional().describe('Answers of each example.'),
-  temperature: z.number().min(0).optional().describe('Temperature of the answers; 0 is greedy.'),
-  max_tokens: z.int().min(1).optional().describe('Tokens of an answer at most.'),
-  sampling_args: freeTable().optional().describe('top_p, top_k, ...; what else an endpoint knows is handed on.'),
+  num_examples: z.int().min(-1).optional().describe('Number of examples; -1: all.'),
+  rollouts_per_example: z.int().min(1).optional().describe('Answers per example.'),
+  temperature: z.number().min(0).optional().describe('Sampling temperature; 0 is greedy.'),
+  max_tokens: z.int().min(1).optional().describe('Maximum number of tokens per answer.'),
+  sampling_args: freeTable().optional().describe('top_p, top_k, ...; other keys that an endpoint knows are passed on to it.'),
 }
 
 const idle = Object.fromEntries(
@@ -29,14 +29,14 @@ export const evalSchema = z.strictObject({
       z.strictObject({
         env_id: z.string().min(1).describe('Id or path of the environment.'),
         name: z.string().min(1).optional().describe('Its name in the results. Default: env_id.'),
-        env_args: freeTable().default({}).describe('Handed to the environment.'),
+        env_args: freeTable().default({}).describe('Arguments that are passed to the environment.'),
         model: z.string().min(1).optional().describe('As at the top of the file.'),
         ...defaults,
         ...idle,
       }),
     )
     .min(1)
-    .describe('What is played.'),
+    .describe('The environments to evaluate.'),
 })
 
 type Parsed = z.output<typeof evalSchema>

@@ -62,7 +62,7 @@ export const foreignKeys: ForeignKey[] = [
     table: 'inference',
     names: ['gpus'],
     verdict: 'ignored',
-    say: 'is not needed: the embedded engine generates on the GPU of the trainer.',
+    say: "is not needed: the embedded engine generates on the trainer's GPU.",
     when: isOne,
     otherwise: oneGpu,
     backend: 'embedded',
@@ -71,7 +71,7 @@ export const foreignKeys: ForeignKey[] = [
     table: 'inference',
     names: ['gpus'],
     verdict: 'ignored',
-    say: 'is not needed: vLLM takes one GPU, by CUDA_VISIBLE_DEVICES.',
+    say: 'is not needed: vLLM uses one GPU; choose it with CUDA_VISIBLE_DEVICES.',
     when: isOne,
     otherwise: {
       verdict: 'refused',
@@ -101,7 +101,7 @@ export const foreignKeys: ForeignKey[] = [
   ...ignore(
     args,
     {
-      'vllm_mode use_vllm': 'is ignored: inference.backend says it.',
+      'vllm_mode use_vllm': 'is ignored: inference.backend sets it.',
     },
     'vllm',
   ),
@@ -109,7 +109,7 @@ export const foreignKeys: ForeignKey[] = [
     args,
     {
       'vllm_server_*':
-        'is not a key here: inference.base_url = "http://HOST:PORT" attaches to a server that runs already; without it the run starts its own.',
+        'is not a key here: inference.base_url = "http://HOST:PORT" attaches to a server that is already running; without it, the run starts its own.',
       'vllm_gpu_* vllm_tensor_*':
         'is not a key here: write gpu_memory_utilization or tensor_parallel_size under [inference.args].',
     },
@@ -120,13 +120,13 @@ export const foreignKeys: ForeignKey[] = [
       'is ignored: there is one process and no data loader.',
     save_only_model: 'is ignored: a checkpoint always holds the optimizer too, so that every one can be resumed.',
     'gradient_checkpointing_kwargs torch_compile* logging_first_step tf32 disable_tqdm':
-      'is a matter of PyTorch or of the Hugging Face Trainer, and is ignored.',
+      'is ignored: it concerns only PyTorch or the Hugging Face Trainer.',
   }),
   ...write(args, {
     'dataset_shuffle shuffle': 'is named shuffle_dataset here.',
     curriculum_sampling: 'is not a key here: shuffle_dataset = false takes rows in the order of the data.',
     lora_r: 'is named lora_rank here.',
-    'lora_use_rslora use_rslora': 'is not a key here: rank-stabilised scaling is lora_alpha = alpha x sqrt(lora_rank).',
+    'lora_use_rslora use_rslora': 'is not a key here: for rank-stabilised scaling, set lora_alpha = alpha x sqrt(lora_rank).',
     'lora_modules_to_save lora_config':
       'is not supported: choose layers with lora_target_modules, or train all weights with use_lora = false.',
   }),
@@ -134,7 +134,7 @@ export const foreignKeys: ForeignKey[] = [
     table: args,
     names: ['online_difficulty_filtering'],
     verdict: 'ignored',
-    say: 'is what the filter zero_variance does, which is on; oversampling_factor plays other tasks in the place of what it turns down.',
+    say: 'is ignored: the filter zero_variance, on by default, does the same. oversampling_factor plays other tasks in place of what it drops.',
     when: (v) => v === true,
     otherwise: { verdict: 'refused', say: 'is not a key here: filters = [] keeps every group.' },
   },
@@ -149,60 +149,60 @@ export const foreignKeys: ForeignKey[] = [
     'num_generations group_size': 'is named rollouts_per_example here.',
     num_generations_eval: 'is named eval_rollouts_per_example here.',
     'per_device_train_batch_size per_device_eval_batch_size auto_find_batch_size':
-      'is named micro_batch_size here, in rollouts; it only sets memory.',
+      'is named micro_batch_size here, in sequences; it only affects memory.',
     'gradient_accumulation_steps generation_batch_size steps_per_generation':
-      'is not a key here: batch_size is the rollouts of one optimizer step, whatever the micro-batches.',
+      'is not a key here: batch_size is the number of rollouts per optimizer step, whatever the micro-batches.',
     'max_completion_length max_new_tokens': 'is named max_tokens here.',
     max_prompt_length: 'is named max_prompt_len here.',
     'max_seq_length max_length seq_len': 'is named max_seq_len here.',
     'kl_beta kl_loss_coef use_kl_loss': 'is named beta here.',
     'kl_coef kl_penalty kl_in_reward':
-      'is not a key here: beta adds a KL term to the loss; one that is taken from rewards is other_kl.ts in docs/algorithms.md.',
+      'is not a key here: beta adds a KL term to the loss; for one that is subtracted from rewards, see other_kl.ts in docs/algorithms.md.',
     'ref_model_name_or_path ref_model_path teacher_model_name_or_path teacher_model teacher': 'is named ref_model here.',
     'teacher_tau distillation_coef distill_coef':
-      'is not a key here: on-policy distillation is ref_model with loss = "configs/losses/on-policy-distillation.ts" and its loss_args (docs/algorithms.md).',
-    sync_ref_model: 'is not a key here: ref_model_sync_steps above 0 does it.',
-    ref_model_mixup_alpha: "is not supported: after ref_model_sync_steps the reference takes the policy's weights whole.",
+      'is not a key here: for on-policy distillation, set ref_model, loss = "configs/losses/on-policy-distillation.ts" and its loss_args (docs/algorithms.md).',
+    sync_ref_model: 'is not a key here: set ref_model_sync_steps above 0.',
+    ref_model_mixup_alpha: "is not supported: after ref_model_sync_steps steps, the reference takes the policy's weights whole.",
     'num_train_epochs num_epochs':
-      'is not a key here: max_steps is the length of a run, and num_iterations the updates by each batch.',
+      'is not a key here: max_steps sets the length of a run, and num_iterations the updates per batch.',
     'ppo_epochs num_ppo_epochs mu': 'is named num_iterations here.',
     'epsilon epsilon_high clip_ratio clip_ratio_low clip_ratio_high':
-      'is not a key here: loss = "configs/losses/ppo-clip.ts" clips, with loss_args = { clip_low = 0.2, clip_high = 0.28 }; the epsilon_high of CISPO is mask_ratio_high.',
-    'delta clip_ratio_c': 'is not a key here: loss = "configs/losses/ppo-clip.ts" has it, with loss_args = { delta = 4.0 }.',
+      'is not a key here: for clipping, set loss = "configs/losses/ppo-clip.ts" and loss_args = { clip_low = 0.2, clip_high = 0.28 }. The epsilon_high of CISPO is mask_ratio_high.',
+    'delta clip_ratio_c': 'is not a key here: set loss = "configs/losses/ppo-clip.ts" and loss_args = { delta = 4.0 }.',
     'sapo_* vespo_* off_policy_mask_threshold top_entropy_quantile':
-      'is not a key here: trainer.args.loss names a file (sapo.ts, vespo.ts and some_tokens.ts in docs/algorithms.md).',
+      'is not a key here: set trainer.args.loss to a file (sapo.ts, vespo.ts or some_tokens.ts in docs/algorithms.md).',
     'loss_type importance_sampling_level loss_agg_mode':
-      'is not a key here: trainer.args.loss is "cispo", "cispo_mask" or a file; which is which: docs/algorithms.md, "From TRL and prime-rl".',
+      'is not a key here: set trainer.args.loss to "cispo", "cispo_mask" or a file; see docs/algorithms.md, "From TRL and prime-rl".',
     scale_rewards:
-      'is not a key here: the advantage is reward - group mean, as with false; of "group" and "batch", trainer.args.advantage names a file (normalised.ts and batch_scaled.ts in docs/algorithms.md).',
+      'is not a key here: the advantage is reward - group mean, as with false. For "group" or "batch", set trainer.args.advantage to a file (normalised.ts or batch_scaled.ts in docs/algorithms.md).',
     multi_objective_aggregation:
-      'is not there: an advantage of your own can do it, out of rollout.metrics (docs/algorithms.md, "From TRL and prime-rl").',
+      'is not supported: an advantage function of your own can do it with rollout.metrics (docs/algorithms.md, "From TRL and prime-rl").',
     'reward_weights reward_funcs':
-      'is not a key here: rewards and their weights are the rubric of the environment (docs/environments.md).',
+      'is not a key here: rewards and their weights are set in the rubric of the environment (docs/environments.md).',
     'entropy_coeff entropy_loss_coef entropy_bonus ent_coef': 'is named entropy_coef here.',
     'entropy_* use_adaptive_entropy': 'is not supported: entropy_coef adds a bonus for the entropy of all loss tokens.',
-    warmup_ratio: 'is not a key here: warmup_steps = warmup_ratio x max_steps.',
+    warmup_ratio: 'is not a key here: set warmup_steps = warmup_ratio x max_steps.',
     steps: 'is named max_steps here.',
     eval_interval: 'is named eval_steps here.',
     'skip_first_step eval_base_model': 'is not a key here: an evaluation before the first step is always made.',
     length_penalty:
-      'is not a key here: an advantage of a file takes it off the rewards (length_penalty.ts in docs/algorithms.md), or the rubric of the environment does.',
+      "is not a key here: subtract it from the rewards, in an advantage from a file (length_penalty.ts in docs/algorithms.md) or in the environment's rubric.",
     'easy_threshold hard_threshold easy_fraction hard_fraction':
-      'is not a key here: a filter of a file turns groups down by their rewards, and oversampling_factor plays others in their place (docs/algorithms.md, "A filter").',
+      'is not a key here: a filter from a file drops groups by their rewards, and oversampling_factor plays others in their place (docs/algorithms.md, "A filter").',
     'dppo_mask_low dppo_mask_high kl_tau adv_tau':
       "is not a key here: prime-rl's loss is dppo.ts in docs/algorithms.md, with loss_args.",
     token_batch_size: 'is not a key here: batch_size is in rollouts, and micro_batch_tokens sets memory.',
     'max_inflight max_inflight_rollouts': 'is named max_concurrent here.',
     optimizer: 'is named optim here.',
     'wandb wandb_project': 'is not a key here: report_to = "wandb" sends metrics there, to WANDB_PROJECT.',
-    'lr lr_scheduler': 'is not a key here: they are named learning_rate and lr_scheduler_type.',
-    lr_scheduler_kwargs: 'is not supported: constant, constant_with_warmup, linear and cosine take no further numbers.',
+    'lr lr_scheduler': 'is not a key here: use learning_rate and lr_scheduler_type.',
+    lr_scheduler_kwargs: 'is not supported: constant, constant_with_warmup, linear and cosine take no further arguments.',
   }),
   {
     table: args,
     names: ['eval_on_start'],
     verdict: 'ignored',
-    say: 'is so anyway, where eval_strategy is "steps".',
+    say: 'is ignored: with eval_strategy = "steps", an evaluation before the first step is always made.',
     when: (v) => v === true,
     otherwise: { verdict: 'refused', say: 'is not a key here: an evaluation before the first step is always made.' },
   },
@@ -210,26 +210,26 @@ export const foreignKeys: ForeignKey[] = [
     table: args,
     names: ['optim'],
     verdict: 'ignored',
-    say: 'of this name (adamw_torch, adamw_torch_fused, ...) is AdamW in float32, as "adamw" is.',
+    say: 'is ignored: this value (adamw_torch, adamw_torch_fused, ...) means AdamW in float32, as the default "adamw" does.',
     when: (v) => typeof v === 'string' && v.startsWith('adamw_') && !v.includes('8bit') && !v.includes('4bit'),
-    otherwise: { verdict: 'refused', say: 'is "adamw" or "adamw_8bit".' },
+    otherwise: { verdict: 'refused', say: 'must be "adamw" or "adamw_8bit".' },
   },
   {
     table: args,
     names: ['use_bias_correction_kl'],
     verdict: 'ignored',
-    say: 'is false here anyway.',
+    say: 'is ignored: it is always false here.',
     when: (v) => v === false,
     otherwise: {
       verdict: 'refused',
-      say: 'is not supported: the KL term of beta is not multiplied with the importance ratio. Remove the key, or take other_kl.ts of docs/algorithms.md.',
+      say: 'is not supported: the KL term of beta is not multiplied by the importance ratio. Remove the key, or use other_kl.ts of docs/algorithms.md.',
     },
   },
   {
     table: args,
     names: ['fp16'],
     verdict: 'ignored',
-    say: 'is false here anyway.',
+    say: 'is ignored: it is always false here.',
     when: (v) => v === false,
     otherwise: {
       verdict: 'refused',
@@ -238,22 +238,22 @@ export const foreignKeys: ForeignKey[] = [
   },
   ...write(args, {
     'load_in_4bit load_in_8bit quantization_config':
-      'is not a key here: quantization = "q8_0" holds the layers in 8 bits, and quantization = "gguf" as a quantised GGUF file has them (4 bits: a Q4_K_M file).',
+      'is not a key here: quantization = "q8_0" holds the layers in 8 bits, and quantization = "gguf" as they are in a quantised GGUF file (4 bits: a Q4_K_M file).',
     'deepspeed fsdp fsdp_* accelerator_config parallelism_config':
       'is not supported: one process trains on one GPU. Remove the key.',
-    save_steps: 'is interval of [trainer.ckpt], which is written there too. Keep one of them.',
-    save_total_limit: 'is keep_last of [trainer.ckpt], which is written there too. Keep one of them.',
-    save_strategy: 'is not a key here: interval of [trainer.ckpt] says how often (0: only at the end).',
-    logging_strategy: 'is not a key here: logging_steps says how often.',
+    save_steps: 'is the same as interval of [trainer.ckpt], which is also set. Keep one of them.',
+    save_total_limit: 'is the same as keep_last of [trainer.ckpt], which is also set. Keep one of them.',
+    save_strategy: 'is not a key here: set interval of [trainer.ckpt], in steps (0: only at the end).',
+    logging_strategy: 'is not a key here: set logging_steps.',
     resume_from_checkpoint: 'is not a key here: write --resume [latest | step N | folder] on the command line.',
     'push_to_hub hub_*': 'is not supported: checkpoints are PEFT or Hugging Face folders that can be uploaded as they are.',
-    'logging_dir overwrite_output_dir': 'is not a key here: a run is written to <output_dir>/<run_name>.',
+    'logging_dir overwrite_output_dir': 'is not a key here: a run is written to `<output_dir>/<run_name>`.',
     'load_best_model_at_end metric_for_best_model greater_is_better':
-      'is not a key here: keep_best = "eval/<env>/avg@k" under [trainer.ckpt] keeps the best checkpoint as checkpoints/best.',
+      'is not a key here: `keep_best = "eval/<env>/avg@k"` under [trainer.ckpt] keeps the best checkpoint as checkpoints/best.',
     'wandb_* sampling_args generation_kwargs':
-      'is not a key here: see report_to for metrics, and temperature, top_p, max_tokens and their neighbours for sampling.',
+      'is not a key here: see report_to for metrics, and temperature, top_p, max_tokens and the like for sampling.',
     'extra_body enable_thinking':
-      'is not a key here: what the chat template takes is in chat_template_kwargs, as { enable_thinking = false }.',
+      'is not a key here: variables for the chat template go in chat_template_kwargs, as { enable_thinking = false }.',
   }),
   // prime-rl and hosted training
   ...write('', {
@@ -262,16 +262,16 @@ export const foreignKeys: ForeignKey[] = [
     'environment envs': 'is named [env] here, with id and args.',
     'sampling orchestrator optim eval val args': 'is not a table here: its keys go to [trainer.args]',
     'buffer curriculum':
-      'is not a table here: filters turn groups down by their rewards, and oversampling_factor plays others in their place; with shuffle_dataset = false rows keep their order (docs/algorithms.md, "From prime-rl").',
+      'is not a table here: filters drop groups by their rewards, oversampling_factor plays others in their place, and shuffle_dataset = false keeps the order of the rows (docs/algorithms.md, "From prime-rl").',
     checkpoints: 'is the table [trainer.ckpt] here.',
     resume: 'is not a key here: write --resume [latest | step N | folder] on the command line.',
     'checkpoint_id adapters':
-      'has no meaning here: model.adapter goes on from an adapter, --resume with a run, and --fork begins another one with its checkpoint.',
+      'has no meaning here: model.adapter continues from an adapter, --resume continues a run, and --fork starts a new run from a checkpoint of another.',
   }),
   ...write('trainer', {
     'optim model tokenizer data weights': 'is not a table here: its keys go to [trainer.args]',
-    scheduler: 'is not a table here: its type is lr_scheduler_type of [trainer.args], and warmup_steps stands beside it.',
-    loss: 'is not a table here: trainer.args.loss is "cispo", "cispo_mask" or a file; which is which: docs/algorithms.md, "From TRL and prime-rl".',
+    scheduler: 'is not a table here: set lr_scheduler_type and warmup_steps of [trainer.args].',
+    loss: 'is not a table here: set trainer.args.loss to "cispo", "cispo_mask" or a file; see docs/algorithms.md, "From TRL and prime-rl".',
   }),
   ...write('', {
     ckpt: 'is the table [trainer.ckpt] here.',
@@ -279,15 +279,15 @@ export const foreignKeys: ForeignKey[] = [
   ...write('trainer.ckpt', {
     resume_step: 'is not a key here: write --resume step N on the command line.',
     'weights weights_only skip_* wait_for_weights_timeout output_dir':
-      'is not a key here: a checkpoint holds weights, optimizer and state, in <output_dir>/<run_name>/checkpoints.',
+      'is not a key here: a checkpoint holds weights, optimizer and state, in `<output_dir>/<run_name>/checkpoints`.',
   }),
   ...write('', {
     'wandb monitor monitors log':
-      'is not a table here: metrics.jsonl in the run folder holds every metric; see trainer.args.report_to.',
+      'is not a table here: metrics.jsonl in the run folder holds every metric; trainer.args.report_to sends them elsewhere too.',
     'inference_gpu_ids trainer_gpu_ids num_gpus tensor_parallel_size deployment gpus': oneGpu.say,
     'env_file env_files slurm hosted weight_broadcast': 'has no meaning here. Remove it.',
     'teacher teacher_model teacher_inference reference ref_model':
-      'is not a table here: trainer.args.ref_model names a reference model or a teacher, which the trainer scores with itself.',
+      'is not a table here: set trainer.args.ref_model to a reference model or a teacher; the trainer runs it itself.',
   }),
   ...write(
     'inference',
@@ -304,7 +304,7 @@ export const foreignKeys: ForeignKey[] = [
       'model parallel vllm vllm_extra':
         'is not a table here: vLLM serves the `model` of the config, and its flags (dtype, max_model_len, enforce_eager, tensor_parallel_size) are keys of [inference.args]. Move them there.',
       'server host':
-        'is not a key here: a server that the run starts listens on this machine alone (port goes under [inference.args]); inference.base_url = "http://HOST:PORT" attaches to one that runs already.',
+        'is not a key here: a server that the run starts listens on this machine only (port goes under [inference.args]). inference.base_url = "http://HOST:PORT" attaches to one that is already running.',
       'enable_lora max_lora_rank': 'is not a key here: trainer.args.use_lora and trainer.args.lora_rank set it.',
     },
     'vllm',
@@ -316,8 +316,8 @@ export const foreignKeys: ForeignKey[] = [
   ...write('env', {
     ratio: 'is named weight here.',
     'num_examples rollouts_per_example group_size interval':
-      'is the same for all environments here: eval_examples, eval_rollouts_per_example, rollouts_per_example and eval_steps of [trainer.args].',
-    taskset: 'is written so for a taskset of verifiers: its id is the id here, its other keys are args.',
+      'is the same for all environments here: set eval_examples, eval_rollouts_per_example, rollouts_per_example and eval_steps of [trainer.args].',
+    taskset: 'is not a key here: for a taskset of verifiers, write its id as id and its other keys as args.',
     'agent harness': 'goes into extra_env_kwargs for a taskset of verifiers: extra_env_kwargs = { agent = { max_turns = 5 } }.',
   }),
 ]

@@ -6,7 +6,7 @@ export const inferenceFields = {
     .enum(['embedded', 'vllm'])
     .default('embedded')
     .describe(
-      '"embedded": the engine in this process, on the same weights as the trainer. "vllm": a local vLLM server (scripts/setup-vllm.sh installs one), into which new weights are pushed while it samples.',
+      'What generates completions. "embedded": the engine in this process, on the same weights as the trainer. "vllm": a local vLLM server (scripts/setup-vllm.sh installs one), to which new weights are pushed while it samples.',
     ),
   max_num_seqs: z
     .int()
@@ -14,7 +14,7 @@ export const inferenceFields = {
     .max(4096)
     .default(32)
     .describe(
-      'Completions that are decoded together. In the embedded engine each has room for max_seq_len tokens in the KV cache, unless kv_cache_bytes says otherwise.',
+      'Maximum number of completions that are decoded together. In the embedded engine, each has room for max_seq_len tokens in the KV cache, unless kv_cache_bytes is set.',
     ),
   max_num_batched_tokens: z
     .int()
@@ -22,77 +22,81 @@ export const inferenceFields = {
     .max(65536)
     .optional()
     .describe(
-      'For the embedded engine only: the most tokens that one step computes: the next token of each completion, and prompt tokens. Longer prompts take several steps. Default: max_num_seqs + 256.',
+      'Only with the embedded engine: maximum number of tokens per engine step: the next token of each completion, plus prompt tokens. Longer prompts take several steps. Default: max_num_seqs + 256.',
     ),
   kv_cache_bytes: z
     .int()
     .min(1)
     .optional()
     .describe(
-      'For the embedded engine only: bytes of the KV cache. Where it is full, the newest completions are paused, and computed again later. Default: max_num_seqs x max_seq_len tokens.',
+      'Only with the embedded engine: size of the KV cache in bytes. If it is full, the newest completions are preempted and recomputed later. Default: room for max_num_seqs x max_seq_len tokens.',
     ),
   kv_cache_dtype: z
     .enum(['f32', 'f16'])
     .default('f32')
     .describe(
-      'For the embedded engine only: "f16" takes half the memory, and mismatch_kl is then no longer exactly 0 (docs/mismatch.md).',
+      'Only with the embedded engine: data type of the KV cache. "f16" takes half the memory, but mismatch_kl is then no longer exactly 0 (docs/mismatch.md).',
     ),
   reuse_kv_cache: z
     .boolean()
     .default(false)
     .describe(
-      'For the embedded engine only: new requests also reuse keys and values of prompts that were computed before the last weight update. Faster with long prompts, at the price of a mismatch.',
+      'Only with the embedded engine: let new requests also reuse keys and values of prompts that were computed before the last weight update. Faster with long prompts, but trainer and sampler then disagree slightly (docs/mismatch.md).',
     ),
   serve: z
     .boolean()
     .default(false)
     .describe(
-      'For the embedded engine only: any OpenAI client may sample from the policy as it learns (docs/api.md). The line `serving` says where and under which names.',
+      "Only with the embedded engine: let OpenAI clients sample from the policy as it learns (docs/api.md). The run's `serving` line gives the address and the model names.",
     ),
   serve_host: z
     .string()
     .min(1)
     .optional()
     .describe(
-      'Address that `serve` listens on; one that other machines reach needs a key in the environment variable DAWN_RL_API_KEY. Default: 127.0.0.1.',
+      'Address that `serve` listens on. If other machines can reach it, a key in the environment variable DAWN_RL_API_KEY is required. Default: 127.0.0.1.',
     ),
-  serve_port: z.int().min(0).max(65535).optional().describe('Port that `serve` listens on; 0: any free one. Default: 8000.'),
+  serve_port: z.int().min(0).max(65535).optional().describe('Port that `serve` listens on; 0: any free port. Default: 8000.'),
   base_url: z
     .string()
     .regex(/^https?:\/\/(\[[\da-f:]+\]|[\w.-]+)(:\d{1,5})?(\/[\w./~-]*)?$/i, 'an http URL such as "http://127.0.0.1:8000"')
     .optional()
     .describe(
-      'For vLLM only: a server that runs already, on this machine or on one that sees the same files. Default: the run starts its own.',
+      'Only with vLLM: URL of a server that is already running, on this machine or on one that sees the same files. Default: the run starts its own server.',
     ),
   python: z
     .string()
     .min(1)
     .default('.venv-vllm/bin/python')
     .describe(
-      'For vLLM only: the Python that has vLLM, where the run starts the server. A path is looked for here, then in the folder of dawn-rl.',
+      'Only with vLLM: the Python interpreter that has vLLM installed, for a server that the run starts. A relative path is looked up in the current folder, then in the folder of dawn-rl.',
     ),
   startup_timeout: z
     .number()
     .positive()
     .default(900)
     .describe(
-      'For vLLM only: seconds that the server may take until it answers. One at base_url must answer within 30 seconds when the run starts, and within these when it goes away later.',
+      'Only with vLLM: seconds that the server may take to start. A server at base_url must answer within 30 seconds when the run starts, and within startup_timeout if it goes away later.',
     ),
   push_timeout: z
     .number()
     .positive()
     .default(300)
-    .describe('For vLLM only: seconds that one push of weights may take: loading, the probe that they are live, retries.'),
+    .describe(
+      'Only with vLLM: time limit in seconds for one push of weights, including loading, the probe that checks that they are live, and retries.',
+    ),
   max_restarts: z
     .int()
     .min(0)
     .default(3)
-    .describe('For vLLM only: how many times in a row a server that died is started again without having finished a completion.'),
+    .describe(
+      'Only with vLLM: how many times in a row a server that died is restarted without having finished a completion in between.',
+    ),
   args: z
     .record(z.string(), z.unknown())
     .default({})
     .describe(
-      "For vLLM only: the server's own flags, in snake_case or kebab-case, such as gpu_memory_utilization = 0.5 or enforce_eager = true.",
+      "Only with vLLM: the server's own flags, in snake_case or kebab-case, such as gpu_memory_utilization = 0.5 or enforce_eager = true.",
     ),
 }
 

@@ -11,54 +11,57 @@ const newModel = z
     family: z
       .enum(['llama', 'qwen2', 'qwen3', 'qwen3_5_text'])
       .describe(
-        'Architecture; in qwen3_5_text every fourth layer has attention, and the others are Gated DeltaNets with as many heads of the same size.',
+        'Architecture. In qwen3_5_text, every fourth layer has attention; the others are Gated DeltaNets with as many heads of the same size.',
       ),
     hidden_size: z.int().min(8).describe('Width of the hidden state.'),
     intermediate_size: z.int().min(8).describe('Width of the MLP.'),
-    num_hidden_layers: z.int().min(1).describe('Decoder layers.'),
-    num_attention_heads: z.int().min(1).describe('Query heads.'),
-    num_key_value_heads: z.int().min(1).optional().describe('Key and value heads. Default: num_attention_heads.'),
+    num_hidden_layers: z.int().min(1).describe('Number of decoder layers.'),
+    num_attention_heads: z.int().min(1).describe('Number of query heads.'),
+    num_key_value_heads: z.int().min(1).optional().describe('Number of key and value heads. Default: num_attention_heads.'),
     head_dim: z.int().min(2).multipleOf(2).optional().describe('Size of a head. Default: hidden_size / num_attention_heads.'),
-    tie_word_embeddings: z.boolean().default(true).describe('The output head is the embedding.'),
+    tie_word_embeddings: z.boolean().default(true).describe('Use the embedding matrix as the output head.'),
     rope_theta: z.number().positive().default(10000.0).describe('Base of the rotary frequencies.'),
     rms_norm_eps: z.number().positive().default(1e-6).describe('Epsilon of RMSNorm.'),
-    max_position_embeddings: z.int().min(16).default(2048).describe('Longest sequence that the model says it can take.'),
+    max_position_embeddings: z.int().min(16).default(2048).describe("Maximum sequence length that the model's config states."),
     initializer_range: z
       .number()
       .positive()
       .default(0.02)
-      .describe('Deviation of the normal distribution that weights are drawn from.'),
-    tokenizer: z.enum(['bytes']).default('bytes').describe('"bytes": one token a UTF-8 byte, plus the special tokens of a chat.'),
+      .describe('Standard deviation of the normal distribution from which weights are drawn.'),
+    tokenizer: z
+      .enum(['bytes'])
+      .default('bytes')
+      .describe('"bytes": one token per UTF-8 byte, plus the special tokens of a chat.'),
   })
-  .describe('A new model from random weights, in place of `name`.')
+  .describe('A new model with random weights, instead of `name`.')
 
 const dataSchema = z.strictObject({
   path: z
     .string()
     .min(1)
     .optional()
-    .describe('File of rows (.jsonl, .json, .parquet); a row has `prompt` and `completion`, or `messages`.'),
+    .describe('File of rows (.jsonl, .json, .parquet). Each row has `prompt` and `completion`, or `messages`.'),
   env: z
     .strictObject({
-      id: z.string().min(1).describe('Environment whose own answers are the completions.'),
-      args: z.record(z.string(), z.unknown()).default({}).describe('Handed to the environment.'),
+      id: z.string().min(1).describe('Environment whose reference answers are the completions.'),
+      args: z.record(z.string(), z.unknown()).default({}).describe('Arguments that are passed to the environment.'),
     })
     .optional()
-    .describe('In place of `path`.'),
+    .describe('Instead of `path`.'),
   max_examples: z.int().min(1).optional().describe('Use only this many rows. Default: all.'),
 })
 
 const scheduleFields = {
   ...optimizerFields,
-  batch_size: z.int().min(1).default(32).describe('Examples of one optimizer step.'),
-  max_seq_len: z.int().min(16).default(2048).describe('Longest example in tokens; a longer one is refused.'),
+  batch_size: z.int().min(1).default(32).describe('Examples per optimizer step.'),
+  max_seq_len: z.int().min(16).default(2048).describe('Maximum length of an example in tokens; a longer one is refused.'),
   ...templateFields,
   temperature: z
     .number()
     .positive()
     .default(1.0)
     .describe(
-      'Logits are divided by it: the model learns to be right when it is sampled at this temperature. Below 1.0 it is then less sure at 1.0.',
+      'Logits are divided by it, so the model learns to be right when sampled at this temperature. Trained below 1.0, it is less certain when sampled at 1.0.',
     ),
 }
 
@@ -69,7 +72,7 @@ const endFields = {
     .min(1)
     .optional()
     .describe(
-      'Also write the finished model (Hugging Face folder, bf16; or the adapter) here; a model that is there is replaced.',
+      'Folder to which the finished model (a Hugging Face folder in bf16, or the adapter) is also written. A model that is already there is replaced.',
     ),
 }
 
@@ -87,7 +90,7 @@ export const sftSchema = z.strictObject({
   model: z
     .strictObject({ name: modelFields.name.optional(), adapter: modelFields.adapter, new: newModel.optional() })
     .describe('`model = "folder, hub id or file.gguf"`, or a [model.new] table.'),
-  data: dataSchema.describe('What is learned from: a file or the answers of an environment.'),
+  data: dataSchema.describe('The training data: a file, or the answers of an environment.'),
   trainer: z
     .strictObject({
       args: z.strictObject({ ...runFields, ...loraFields, ...scheduleFields, ...microBatchFields, ...endFields }).prefault({}),

@@ -70,7 +70,7 @@ test('a wrong value is told where it was written', () => {
     `"config.toml:5:1: trainer.ckpt.interval is -1; it must be an integer >= 0."`,
   )
   expect(refused('[trainer.args]\nsave_steps = 2\n[trainer.ckpt]\ninterval = 3\n')).toMatchInlineSnapshot(
-    `"config.toml:5:1: trainer.args.save_steps is interval of [trainer.ckpt], which is written there too. Keep one of them."`,
+    `"config.toml:5:1: trainer.args.save_steps is the same as interval of [trainer.ckpt], which is also set. Keep one of them."`,
   )
   expect(refused('[ckpt]\ninterval = 3\n')).toMatchInlineSnapshot(`"config.toml:4:1: ckpt is the table [trainer.ckpt] here."`)
   expect(refused('[trainer.ckpt]\nresume_step = 3\n')).toMatchInlineSnapshot(

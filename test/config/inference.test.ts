@@ -280,16 +280,16 @@ tp = 2`
         "a.toml:7:1: inference.gpu_memory_utilization is a flag of vLLM: write it under [inference.args].",
         "a.toml:8:1: inference.enable_lora is not a key here: trainer.args.use_lora and trainer.args.lora_rank set it.",
         "a.toml:9:1: inference.model is not a table here: vLLM serves the \`model\` of the config, and its flags (dtype, max_model_len, enforce_eager, tensor_parallel_size) are keys of [inference.args]. Move them there.",
-        "a.toml:11:1: inference.server is not a key here: a server that the run starts listens on this machine alone (port goes under [inference.args]); inference.base_url = "http://HOST:PORT" attaches to one that runs already.",
+        "a.toml:11:1: inference.server is not a key here: a server that the run starts listens on this machine only (port goes under [inference.args]). inference.base_url = "http://HOST:PORT" attaches to one that is already running.",
         "a.toml:13:1: inference.parallel is not a table here: vLLM serves the \`model\` of the config, and its flags (dtype, max_model_len, enforce_eager, tensor_parallel_size) are keys of [inference.args]. Move them there.",
-        "a.toml:17:1: trainer.args.vllm_server_port is not a key here: inference.base_url = "http://HOST:PORT" attaches to a server that runs already; without it the run starts its own.",
+        "a.toml:17:1: trainer.args.vllm_server_port is not a key here: inference.base_url = "http://HOST:PORT" attaches to a server that is already running; without it, the run starts its own.",
         "a.toml:18:1: trainer.args.vllm_gpu_memory_utilization is not a key here: write gpu_memory_utilization or tensor_parallel_size under [inference.args].",
       ]
     `)
     const { notices } = load(vllm('gpus = 1', 'use_vllm = true'))
     expect(notices.map((line) => line.replaceAll(folder + sep, ''))).toEqual([
-      'a.toml:6:1: inference.gpus is not needed: vLLM takes one GPU, by CUDA_VISIBLE_DEVICES.',
-      'a.toml:9:1: trainer.args.use_vllm is ignored: inference.backend says it.',
+      'a.toml:6:1: inference.gpus is not needed: vLLM uses one GPU; choose it with CUDA_VISIBLE_DEVICES.',
+      'a.toml:9:1: trainer.args.use_vllm is ignored: inference.backend sets it.',
     ])
   })
   test('without it say that the embedded engine has none', () => {

@@ -109,7 +109,7 @@ max_seq_len = 2048
   })
   expect(notices).toMatchInlineSnapshot(`
     [
-      "config.toml:6:1: inference.gpus is not needed: the embedded engine generates on the GPU of the trainer.",
+      "config.toml:6:1: inference.gpus is not needed: the embedded engine generates on the trainer's GPU.",
       "config.toml:7:1: inference.args (enforce_eager) are flags of vLLM and are ignored: the embedded engine generates in this process. backend = "vllm" under [inference] would use them.",
       "config.toml:10:1: trainer.gpus is always 1 here: training and generation share one GPU.",
       "config.toml:14:1: trainer.args.use_liger is ignored: the output head, the log-probabilities and the loss are always fused.",
@@ -205,7 +205,7 @@ test("PyTorch's names of AdamW are AdamW, and ours are kept", () => {
   for (const name of ['adamw_torch', 'adamw_torch_fused', 'adamw_hf']) {
     const { config, notices } = parseConfig(withArgs(`optim = "${name}"\nrollouts_per_example = 16`), 'a.toml')
     expect(config.trainer.args.optim).toBe('adamw')
-    expect(notices[0]).toMatch(/^a\.toml:\d+:1: trainer\.args\.optim of this name .* is AdamW in float32/)
+    expect(notices[0]).toMatch(/^a\.toml:\d+:1: trainer\.args\.optim is ignored: this value .* means AdamW in float32/)
   }
   for (const name of ['adamw', 'adamw_8bit']) {
     const { config, notices } = parseConfig(withArgs(`optim = "${name}"`), 'a.toml')
@@ -235,7 +235,7 @@ describe('one mistake is one sentence', () => {
       'chat_template_kwargs = { enable_thinking = "False" }',
       'enable_thinking is "False", a text, and no text is false. Write false.',
     ],
-    ['enable_thinking = false', 'is in chat_template_kwargs, as { enable_thinking = false }'],
+    ['enable_thinking = false', 'go in chat_template_kwargs, as { enable_thinking = false }'],
     ['temperature = 0', 'trainer.args.temperature is 0; it must be a number > 0.'],
     ['use_lora = "yes"', 'trainer.args.use_lora is "yes", a string; it must be true or false.'],
     ['run_name = ""', 'trainer.args.run_name is'],
@@ -275,13 +275,13 @@ describe('one mistake is one sentence', () => {
   test('of missing tables, of a file that is missing or no TOML', () => {
     expect(errorOf(() => parseConfig('', 'a.toml'))).toMatchInlineSnapshot(`
       "2 mistakes in the config:
-        a.toml: env is missing. It takes a list of tables. One environment as [env], or a mixture as several [[env]].
+        a.toml: env is missing. It takes a list of tables. One environment as [env], or a mixture as several [[env]] tables.
         a.toml: model is missing. It takes a table. \`model = "folder, hub id or file.gguf"\`, or a table with \`name\` and \`adapter\`."
     `)
     expect(
       errorOf(() => parseConfig('model = "x"\n[[env]]\nid = "reverse-text"\n[[env]]\nweight = 2', 'a.toml')),
     ).toMatchInlineSnapshot(
-      `"a.toml:4:1: env.1.id is missing. It takes a string. A bundled environment ("short-answers", "reverse-text", "arithmetic"), a file such as "./my_env.ts", an npm package, or one that Python knows."`,
+      `"a.toml:4:1: env.1.id is missing. It takes a string. A bundled environment ("short-answers", "reverse-text", "arithmetic", ...), a file such as "./my_env.ts", an npm package, or a Python environment."`,
     )
     expect(errorOf(() => load('@', join(folder, 'none.toml')))).toMatchInlineSnapshot(
       `"none.toml: there is no such file. Paths are relative to <here>."`,
@@ -341,7 +341,7 @@ describe('one mistake is one sentence', () => {
     expect(errorOf(() => parseConfig('model = 5\nenv = "reverse-text"\n', 'a.toml'))).toMatchInlineSnapshot(`
       "2 mistakes in the config:
         a.toml:1:1: model is 5; it must be a table. \`model = "folder, hub id or file.gguf"\`, or a table with \`name\` and \`adapter\`.
-        a.toml:2:1: env is "reverse-text"; it must be a list of tables. One environment as [env], or a mixture as several [[env]]."
+        a.toml:2:1: env is "reverse-text"; it must be a list of tables. One environment as [env], or a mixture as several [[env]] tables."
     `)
   })
 
@@ -445,7 +445,7 @@ describe('composition', () => {
         --name could mean --model.name or --env.name.
         --num-generations: trainer.args.num_generations is named rollouts_per_example here.
         --seed needs a value: an integer >= 0.
-        --trainer.args.sync_ref_model: trainer.args.sync_ref_model is not a key here: ref_model_sync_steps above 0 does it.
+        --trainer.args.sync_ref_model: trainer.args.sync_ref_model is not a key here: set ref_model_sync_steps above 0.
         "word" is not understood here. A config file comes after @, a key after --."
     `)
   })
@@ -565,8 +565,8 @@ test("an algorithm's keys in TRL and prime-rl are told as what they are here", (
   expect(said('top_entropy_quantile = 0.2\n')).toContain('some_tokens.ts in docs/algorithms.md')
   expect(said('use_adaptive_entropy = true\n')).toContain('entropy_coef adds a bonus')
   expect(said('multi_objective_aggregation = "normalize_then_sum"\n')).toContain('rollout.metrics')
-  expect(said('use_bias_correction_kl = true\n')).toContain('not multiplied with the importance ratio')
-  expect(parseConfig(withArgs('use_bias_correction_kl = false\n')).notices.join()).toContain('is false here anyway')
+  expect(said('use_bias_correction_kl = true\n')).toContain('not multiplied by the importance ratio')
+  expect(parseConfig(withArgs('use_bias_correction_kl = false\n')).notices.join()).toContain('is always false here')
   const orchestrator =
     '[orchestrator]\ngroup_size = 8\noversampling_factor = 2.0\n[orchestrator.train.sampling]\nmax_completion_tokens = 9\n' +
     '[orchestrator.eval.sampling]\nmax_completion_tokens = 9\n[trainer.loss]\ndppo_mask_low = 0.2\n[monitors.wandb]\nname = "x"\n'
@@ -574,8 +574,8 @@ test("an algorithm's keys in TRL and prime-rl are told as what they are here", (
   expect(told).toContain(
     'go to [trainer.args], as rollouts_per_example (for group_size), max_tokens (for max_completion_tokens).\n',
   )
-  expect(told).toContain('trainer.loss is not a table here: trainer.args.loss is')
-  expect(told).toContain('see trainer.args.report_to')
+  expect(told).toContain('trainer.loss is not a table here: set trainer.args.loss to')
+  expect(told).toContain('trainer.args.report_to sends them')
 })
 
 test('what prime-rl and Hosted Training say of evaluations is told as keys of evaluations, and their environments as [[env]]', () => {
@@ -585,7 +585,7 @@ test('what prime-rl and Hosted Training say of evaluations is told as keys of ev
   expect(errorOf(() => parseConfig(minimal + hosted, 'a.toml'))).toMatchInlineSnapshot(`
     "5 mistakes in the config:
       a.toml:4:1: eval is not a table here: its keys go to [trainer.args], as eval_steps (for interval), eval_examples (for num_examples), eval_rollouts_per_example (for rollouts_per_example). Environments of evaluations are [[env]] too; with weight = 0 they are only evaluated.
-      a.toml:10:1: buffer is not a table here: filters turn groups down by their rewards, and oversampling_factor plays others in their place; with shuffle_dataset = false rows keep their order (docs/algorithms.md, "From prime-rl").
+      a.toml:10:1: buffer is not a table here: filters drop groups by their rewards, oversampling_factor plays others in their place, and shuffle_dataset = false keeps the order of the rows (docs/algorithms.md, "From prime-rl").
       a.toml:12:1: val is not a table here: its keys go to [trainer.args], as eval_steps (for interval).
       a.toml:14:1: checkpoints is the table [trainer.ckpt] here.
       a.toml:16:1: resume is not a key here: write --resume [latest | step N | folder] on the command line."
@@ -597,7 +597,7 @@ test('what prime-rl and Hosted Training say of evaluations is told as keys of ev
   expect(errorOf(() => parseConfig(minimal + prime, 'a.toml'))).toMatchInlineSnapshot(`
     "2 mistakes in the config:
       a.toml:4:1: orchestrator is not a table here: its keys go to [trainer.args], as rollouts_per_example (for group_size), eval_steps (for interval), eval_rollouts_per_example (for group_size), eval_temperature (for temperature). For algo see docs/algorithms.md, "From prime-rl". Environments are [[env]], with id and args. Environments of evaluations are [[env]] too; with weight = 0 they are only evaluated. For buffer see docs/algorithms.md, "From prime-rl".
-      a.toml:20:1: trainer.scheduler is not a table here: its type is lr_scheduler_type of [trainer.args], and warmup_steps stands beside it."
+      a.toml:20:1: trainer.scheduler is not a table here: set lr_scheduler_type and warmup_steps of [trainer.args]."
   `)
   const older = '[orchestrator]\nbatch_size = 8\n[[orchestrator.env]]\nid = "a"\n'
   expect(errorOf(() => parseConfig(minimal + older, 'a.toml'))).toMatchInlineSnapshot(
@@ -607,12 +607,12 @@ test('what prime-rl and Hosted Training say of evaluations is told as keys of ev
   expect(errorOf(() => parseConfig(withArgs(args), 'a.toml'))).toMatchInlineSnapshot(`
     "5 mistakes in the config:
       a.toml:5:1: trainer.args.eval_on_start is not a key here: an evaluation before the first step is always made.
-      a.toml:6:1: trainer.args.length_penalty is not a key here: an advantage of a file takes it off the rewards (length_penalty.ts in docs/algorithms.md), or the rubric of the environment does.
+      a.toml:6:1: trainer.args.length_penalty is not a key here: subtract it from the rewards, in an advantage from a file (length_penalty.ts in docs/algorithms.md) or in the environment's rubric.
       a.toml:7:1: trainer.args.kl_tau is not a key here: prime-rl's loss is dppo.ts in docs/algorithms.md, with loss_args.
       a.toml:8:1: trainer.args.token_batch_size is not a key here: batch_size is in rollouts, and micro_batch_tokens sets memory.
       a.toml:9:1: trainer.args.max_inflight is named max_concurrent here."
   `)
-  expect(parseConfig(withArgs('eval_on_start = true\n')).notices.join()).toContain('is so anyway')
+  expect(parseConfig(withArgs('eval_on_start = true\n')).notices.join()).toContain('before the first step is always made')
   const [ratio, examples] = ['ratio = 0.5\n', 'num_examples = 9\n'].map((key) => errorOf(() => parseConfig(minimal + key)))
   expect(ratio).toContain('env.ratio is named weight here')
   expect(examples).toContain('env.num_examples is the same for all environments here')

@@ -97,6 +97,10 @@ test('docs/config.md is what `node src/config/docs.ts` writes', () => {
   expect(readFileSync(`${root}/docs/config.md`, 'utf8')).toBe(configReference())
 })
 
+test('in docs/config.md, no <word> stands outside of code, where Markdown takes it for HTML and hides it', () => {
+  expect(configReference().replaceAll(/`[^`]*`/g, '')).not.toMatch(/<[a-z/]/i)
+})
+
 test('the help and the reference name every key of the schema, each with a description', () => {
   for (const [verb, schema] of [
     ['train', rlSchema],
