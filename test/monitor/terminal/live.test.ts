@@ -106,7 +106,7 @@ tests('a panel below the lines that stay, keys, and the terminal as it was', asy
   expect(samples.join('\n')).not.toContain('Quito')
   terminal.type('l')
   await terminal.sees('! is worth a look')
-  expect(terminal.all()).toContain('truncated  under 0.1; else raise trainer.args.max_tokens')
+  expect(terminal.all()).toContain('truncated  under 0.1; otherwise raise trainer.args.max_tokens')
   await terminal.until((now) => rules(now) === 1, 'one panel')
   terminal.type('p')
   await terminal.until(oneLine, 'one live line')
