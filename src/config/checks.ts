@@ -91,7 +91,7 @@ const shared: Check<RunConfig | SftConfig>[] = [
     keys: [`${A}quantization`, `${A}use_lora`],
     find: ({ trainer: { args } }) =>
       args.quantization && !args.use_lora
-        ? `${A}quantization is ${show(args.quantization)}, but use_lora is false: weights that are trained are not quantised. Remove one of them.`
+        ? `${A}quantization is ${show(args.quantization)}, but use_lora is false: weights that are trained cannot be quantised. Remove quantization, or set use_lora = true.`
         : undefined,
   },
 ]
@@ -122,7 +122,7 @@ export const rlChecks: Check<RunConfig>[] = [
     find: ({ trainer: { args } }) =>
       args.mask_ratio_low < args.mask_ratio_high
         ? undefined
-        : `${A}mask_ratio_low is ${args.mask_ratio_low}, not below mask_ratio_high (${args.mask_ratio_high}). The range should hold 1.`,
+        : `${A}mask_ratio_low is ${args.mask_ratio_low}, not below mask_ratio_high (${args.mask_ratio_high}). The range should contain 1.`,
   },
   {
     keys: [`${A}max_off_policy_steps`, `${A}max_async_level`],
@@ -165,7 +165,7 @@ export const rlChecks: Check<RunConfig>[] = [
     keys: ['env'],
     find: ({ env }) =>
       env.every(({ weight }) => weight === 0)
-        ? 'env: weight = 0 is for an environment that is only evaluated, and none is left to train on. Set a weight above 0 for one.'
+        ? 'env: every environment has weight = 0, which means that it is only evaluated, so none is left to train on. Set a weight above 0 for one.'
         : undefined,
   },
   {
@@ -184,7 +184,7 @@ export const sftChecks: Check<SftConfig>[] = [
       if (model.name && model.new) return 'model.new describes a new model, but model.name is set too. Keep one of them.'
       if (!model.name && !model.new)
         return 'model is empty. Write model = "folder or hub id", or a [model.new] table for a new one.'
-      return model.new && model.adapter ? 'model.adapter cannot go on a model.new. Remove one of them.' : undefined
+      return model.new && model.adapter ? 'model.adapter cannot be used with model.new. Remove one of them.' : undefined
     },
   },
   {
@@ -224,7 +224,7 @@ function idleKeys(args: RunConfig['trainer']['args'] | SftConfig['trainer']['arg
   const notices: string[] = []
   const idle = (keys: string[], because: string) => notices.push(...withoutEffect(written, A, keys, because))
   if (!args.use_lora) idle(['lora_rank', 'lora_alpha', 'lora_dropout', 'lora_target_modules'], 'use_lora is false')
-  if (!args.gradient_checkpointing) idle(['keep_attention'], 'gradient_checkpointing is false, so all is kept')
+  if (!args.gradient_checkpointing) idle(['keep_attention'], 'gradient_checkpointing is false, so everything is kept')
   if (args.lr_scheduler_type === 'constant')
     idle(['warmup_steps'], 'lr_scheduler_type is "constant"; write "constant_with_warmup"')
   // A resolved config has both keys, with the same meaning: no notice then.
@@ -241,28 +241,29 @@ export function rlNotices(config: RunConfig, written: Written): string[] {
   const drawn = filtersOf(args)
   if (drawn.length)
     notices.push(
-      `${A}${drawn.join(', ')}: changes what is drawn, not the log-probability that is trained on (which is over the full vocabulary); far from neutral it biases the importance ratio.`,
+      `${A}${drawn.join(', ')}: changes which tokens are sampled, but not the log-probability used in training (over the full vocabulary); a value far from neutral biases the importance ratio.`,
     )
   if (args.lora_dropout > 0 && args.use_lora)
     notices.push(
-      `${A}lora_dropout above 0: the trainer scores with dropout what was sampled without, so mismatch_kl is ${config.inference.backend === 'vllm' ? 'larger' : 'no longer 0'} on fresh samples.`,
+      `${A}lora_dropout above 0: the trainer computes log-probabilities with dropout and the sampler without, so mismatch_kl is ${config.inference.backend === 'vllm' ? 'larger' : 'no longer 0'} on fresh samples.`,
     )
   if (args.eval_strategy === 'no') {
     idle(['eval_steps', 'eval_examples', 'eval_rollouts_per_example'], 'eval_strategy is "no"')
     for (const { name } of config.env.filter(({ weight }) => weight === 0))
-      notices.push(`the environment ${name} is only evaluated (weight = 0), and eval_strategy is "no": it is not played.`)
+      notices.push(`the environment ${name} is only evaluated (weight = 0), but eval_strategy is "no", so it is not played.`)
   }
   if (!args.log_completions) idle(['log_completions_steps', 'num_completions_to_print'], 'log_completions is false')
-  if (!BUILT_IN.loss.includes(args.loss)) idle(['mask_ratio_low', 'mask_ratio_high'], 'the loss is a file, and takes loss_args')
+  if (!BUILT_IN.loss.includes(args.loss))
+    idle(['mask_ratio_low', 'mask_ratio_high'], 'the loss is from a file, which takes loss_args instead')
   if (!keepsReference(args)) idle(['ref_model_sync_steps'], 'beta is 0 and use_ref_model false, so there is no reference model')
   const groups = args.batch_size / args.rollouts_per_example
   if (spareGroups(groups, args.oversampling_factor) === 0)
-    idle(['oversampling_factor'], `with ${counted(groups, 'group')} a step it allows no whole group more`)
+    idle(['oversampling_factor'], `with ${counted(groups, 'group')} per step, it does not allow one more group`)
   if (args.filters.every((name) => BUILT_IN.filters.includes(name)) && Object.keys(args.filter_args).length)
     notices.push(`${A}filter_args has no effect: no filter is a file.`)
   if (args.rollouts_per_example < 4 && args.filters.includes('zero_variance'))
     notices.push(
-      `${A}rollouts_per_example is ${args.rollouts_per_example}: small groups often have no reward variance and are then dropped; 8 or more is advised.`,
+      `${A}rollouts_per_example is ${args.rollouts_per_example}: small groups often have no reward variance and are then dropped; 8 or more are recommended.`,
     )
   return notices
 }

@@ -26,7 +26,7 @@ export const ckptChecks: Check<RunConfig>[] = [
       const isMeasured = kind === 'pass' ? Number.isInteger(Math.log2(Number(k))) && Number(k) <= asks : Number(k) === asks
       if (here.some((one) => metric.startsWith(`eval/${one}/`)) && (kind === undefined || isMeasured)) return undefined
       const keys = here.map((one) => show(`eval/${one}/avg@${asks}`)).join(' or ')
-      return report(`, and this run measures ${keys} (k is eval_rollouts_per_example; for pass@k, any power of two up to that).`)
+      return report(`, but this run measures ${keys} (k is eval_rollouts_per_example; for pass@k, any power of two up to that).`)
     },
   },
 ]
@@ -49,7 +49,9 @@ function unknownMetric<Found>(metric: string, report: (text: string) => Found): 
     metric,
     Object.keys(METRICS).filter((key) => !key.includes('<')),
   )
-  return report(`, which is no metric.${near === undefined ? '' : ` Did you mean ${show(near)}?`} docs/metrics.md has them all.`)
+  return report(
+    `, which is not a metric.${near === undefined ? '' : ` Did you mean ${show(near)}?`} docs/metrics.md lists all metrics.`,
+  )
 }
 
 /** One line for each key of [trainer.ckpt] that has no effect. */
@@ -59,10 +61,12 @@ export function ckptNotices({ trainer: { args, ckpt } }: RunConfig | SftConfig, 
   if (interval === 0) return [`${C}keep_interval has no effect: interval is 0, so there is one checkpoint, at the end.`]
   const first = leastCommonMultiple(interval, every)
   if (first > args.max_steps)
-    return [`${C}keep_interval has no effect: it divides none of the steps that are saved (every ${interval}, up to max_steps).`]
+    return [`${C}keep_interval has no effect: no step that is saved (every ${interval}, up to max_steps) is a multiple of it.`]
   return first === every
     ? []
-    : [`${C}keep_interval is ${every} and interval ${interval}: the steps that both divide are kept, ${first}, ${2 * first}, ...`]
+    : [
+        `${C}keep_interval is ${every} and interval ${interval}: the steps that are multiples of both are kept: ${first}, ${2 * first}, ...`,
+      ]
 }
 
 export function leastCommonMultiple(a: number, b: number): number {

@@ -22,13 +22,13 @@ const OWN_FLAGS: Record<string, string> = {
   tokenizer: "prompts go to the server as token ids of the model's own tokenizer",
   host: 'the server listens on this machine alone; inference.base_url attaches to one that runs elsewhere',
   api_key: 'the server listens on this machine alone and asks for no key',
-  logprobs_mode: 'it follows from trainer.args.temperature and the sampling keys beside it',
+  logprobs_mode: 'it follows from trainer.args.temperature and the other sampling keys',
   generation_config: 'every request carries the sampling values of [trainer.args]',
   override_generation_config: 'every request carries the sampling values of [trainer.args]',
   enable_lora: 'trainer.args.use_lora sets it',
   max_lora_rank: 'trainer.args.lora_rank sets it',
   max_num_seqs: 'inference.max_num_seqs sets it',
-  enable_scale_out: 'the run talks to one server by its OpenAI routes',
+  enable_scale_out: 'the run talks to one server through its OpenAI routes',
   config: 'a second file of flags could contradict this one; write its flags under [inference.args]',
 }
 
@@ -81,7 +81,7 @@ function ggufProblem(model: string): string | undefined {
   const gguf = ggufOf(model)
   if (gguf === undefined) return undefined
   const out = folderFor(gguf)
-  return `model.name is ${show(model)}, and vLLM reads Hugging Face folders: run \`${CLI} merge --model ${shellWord(gguf)} --out ${shellWord(out)}\`, and set model = ${show(out)}.`
+  return `model.name is ${show(model)}, but vLLM reads Hugging Face folders only: run \`${CLI} merge --model ${shellWord(gguf)} --out ${shellWord(out)}\`, and set model = ${show(out)}.`
 }
 
 const { temperature: _, ...OFF } = NEUTRAL
@@ -103,7 +103,7 @@ export const inferenceChecks: Check<RunConfig>[] = [
     keys: ['inference.max_num_batched_tokens', 'inference.max_num_seqs'],
     find: ({ inference }) =>
       inference.backend === 'embedded' && (inference.max_num_batched_tokens ?? Infinity) <= inference.max_num_seqs
-        ? `inference.max_num_batched_tokens is ${inference.max_num_batched_tokens}, and the next tokens of max_num_seqs = ${inference.max_num_seqs} completions alone are as many: no prompt would ever fit. Raise it, or lower max_num_seqs.`
+        ? `inference.max_num_batched_tokens is ${inference.max_num_batched_tokens}, but max_num_seqs = ${inference.max_num_seqs} completions already need as many for their next tokens, so no prompt would ever fit. Raise it, or lower max_num_seqs.`
         : undefined,
   },
   forVllm([ARGS, 'inference.base_url'], (_, { base_url, args }) =>
@@ -139,7 +139,7 @@ export const inferenceChecks: Check<RunConfig>[] = [
   forVllm([ARGS, `${A}use_lora`], ({ trainer }, vllm) => {
     const found = flag(vllm, 'api_server_count')
     if (!trainer.args.use_lora || typeof found?.value !== 'number' || !(found.value > 1)) return undefined
-    const text = `${found.key} is ${found.value}, but each API server of vLLM knows only the adapters that it was told of itself. Remove it.`
+    const text = `${found.key} is ${found.value}, but each API server of vLLM knows only the adapters that were loaded through it. Remove it.`
     return { key: found.key, text }
   }),
   forVllm(['model.name', 'inference.backend'], ({ model }) => ggufProblem(model.name)),

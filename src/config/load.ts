@@ -102,7 +102,7 @@ function load<Parsed, Config>(argv: readonly string[], dialect: Dialect<Parsed, 
   // Without a config file, --resume and --fork take the config.toml of the run.
   const own = words.files.length > 0 ? undefined : ownConfig(words)
   const files = own ? [own] : words.files
-  if (words.resume && words.fork) problems.push('--resume goes on with a run, --fork begins a new one: keep one of them.')
+  if (words.resume && words.fork) problems.push('--resume continues a run, --fork starts a new one: use only one of them.')
   for (const file of files) {
     try {
       sources.push(own && words.fork ? withoutName(readSource(file)) : readSource(file))
@@ -123,7 +123,7 @@ function load<Parsed, Config>(argv: readonly string[], dialect: Dialect<Parsed, 
     [...sources, ...overrides.sources].some((source) => isSet([source], ['trainer', 'args', 'run_name']))
   if (words.resume && !named)
     problems.push(
-      '--resume: set trainer.args.run_name to the name of the run to go on with, or give its folder: --resume outputs/<run_name>.',
+      '--resume: set trainer.args.run_name to the name of the run to continue, or give its folder: --resume outputs/<run_name>.',
     )
   // Where a whole file is missing or was named without its @, report only that: its keys are unknown.
   if (sources.length < files.length || (files.length === 0 && words.problems.length > 0)) throw mistakes(problems)
@@ -160,7 +160,7 @@ function finish<Parsed, Config>(
   if (raw[foreign] !== undefined && raw[own] === undefined)
     throw mistakes([
       ...problems,
-      `${at([foreign])}: a config with [${foreign}] and without [${own}] is one for \`${CLI} ${verb} ${AT} FILE\`.`,
+      `${at([foreign])}: this config has [${foreign}] and no [${own}], so it is for \`${CLI} ${verb} ${AT} FILE\`.`,
     ])
   const notices = dropIgnored(raw, at)
 
@@ -262,6 +262,6 @@ function changedKeys(raw: Table, tree: ReturnType<typeof schemaTree>): string[] 
 export function batchLine({ trainer: { args } }: RunConfig): string {
   const tasks = args.batch_size / args.rollouts_per_example
   const most = args.batch_size + spareGroups(tasks, args.oversampling_factor) * args.rollouts_per_example
-  const spare = most > args.batch_size ? ` (up to ${most} where some are not trained on)` : ''
+  const spare = most > args.batch_size ? ` (up to ${most} if some are replaced)` : ''
   return `${counted(tasks, 'task')} x ${args.rollouts_per_example} rollouts = ${args.batch_size} rollouts a step${spare}, ${counted(args.max_steps, 'step')}; up to ${args.max_prompt_len} + ${args.max_tokens} tokens each`
 }

@@ -143,10 +143,10 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
   const inBlocks = blocks?.values ?? 0
   const rows: MemoryRow[] = [
     { name: 'weights', ...weightsHeld(options) },
-    { name: 'widened', bytes: (inBlocks / L) * 2, how: 'values of the matrices of one layer, bf16' },
+    { name: 'widened', bytes: (inBlocks / L) * 2, how: 'matrices of one layer, widened to bf16' },
     { name: 'adapter', bytes: adapter * 4, how: `LoRA rank ${options.loraRank}: ${millions(adapter)} parameters, float32` },
     ...referenceRows(options, adapter, sum(kept.map(({ bytes }) => bytes))),
-    { name: 'masters', bytes: options.useLora ? 0 : weights * 4, how: 'what is trained: each weight in float32' },
+    { name: 'masters', bytes: options.useLora ? 0 : weights * 4, how: 'the weights that are trained, in float32' },
     { name: 'gradients', bytes: trained * 4, how: `${millions(trained)} trained parameters, float32` },
     { name: 'Adam', bytes: moments, how: `two moments of each, ${in8bit ? '8 bits and a scale for every 256' : 'float32'}` },
     ...kept,
@@ -156,7 +156,7 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
     {
       name: 'decoding',
       bytes: S > 0 ? (S + prefill) * inner + sampled * 4 * V : 0,
-      how: `one token of ${S} completions, ${prefill} of prompts, logits of ${sampled}`,
+      how: `one token of each of ${S} completions, ${prefill} prompt tokens, logits of ${sampled}`,
     },
   ]
   return rows.filter((row) => row.bytes > 0)
@@ -178,7 +178,7 @@ const innerWidth = (model: ModelConfig, largest = false): number => {
 function attentionKept(model: ModelConfig, tokens: number): MemoryRow {
   const { heads, headDim } = model
   const layers = attentionLayers(model)
-  const how = `what attention gave: ${layers} layers x ${tokens} tokens x ${heads * headDim}`
+  const how = `attention outputs: ${layers} layers x ${tokens} tokens x ${heads * headDim}`
   return { name: 'attention kept', bytes: 4 * tokens * (heads * headDim + heads) * layers, how }
 }
 
@@ -241,7 +241,11 @@ function referenceRows(options: MemoryOptions, adapter: number, held: number): M
     const head = 4 * Math.min(T, headRows(other.vocabSize)) * other.vocabSize
     return [
       ...row(bytes, `of another model: ${how}`),
-      { name: 'its pass', bytes: Math.max(0, pass + head - held), how: `one of its layers, ${T} tokens, beyond what ours take` },
+      {
+        name: 'its pass',
+        bytes: Math.max(0, pass + head - held),
+        how: `one of its layers, ${T} tokens, beyond what the policy's take`,
+      },
     ]
   }
   if (options.useLora) return row(reference === 'adapter' ? adapter * 4 : 0, 'a frozen copy of the adapter')
@@ -313,7 +317,7 @@ export function memoryTable(rows: MemoryRow[], model?: ModelConfig, limits?: Mem
     const parts = Math.ceil(embedding / room)
     lines.push(
       `  The GPU adapter binds ${formatBytes(room)} at a time; the embedding (${formatBytes(embedding)} in bf16) ` +
-        (parts === 1 ? 'fits in one piece.' : `is walked in ${parts} slices.`),
+        (parts === 1 ? 'fits in one piece.' : `is processed in ${parts} slices.`),
     )
   }
   return lines.join('\n')

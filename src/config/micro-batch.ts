@@ -53,15 +53,15 @@ export function sizeMicroBatch<Config extends RunConfig | SftConfig>(
       ? `an activation of ${formatBytes(widest * tokens)} is more than the adapter binds at once (${formatBytes(binds)})`
       : `${formatBytes(needs(tokens))} are needed, more than ${whole}`
     throw new UserError(
-      `trainer.args.micro_batch_tokens is "auto", but not even ${tokens} tokens fit: ${why}. Lower trainer.args.max_seq_len or inference.max_num_seqs, or write the number of tokens.`,
+      `trainer.args.micro_batch_tokens is "auto", but not even ${tokens} tokens fit: ${why}. Lower trainer.args.max_seq_len or inference.max_num_seqs, or set a number of tokens instead.`,
     )
   }
   while (tokens < most && fits(2 * tokens) && widest * 2 * tokens <= binds) tokens *= 2
   const bound =
     tokens === most
-      ? `more than a batch of ${args.batch_size} x ${args.max_seq_len} tokens has no use`
+      ? `more than a batch of ${args.batch_size} x ${args.max_seq_len} tokens is of no use`
       : fits(2 * tokens)
-        ? `an activation of twice as many is more than the adapter binds at once, ${formatBytes(binds)}`
+        ? `with twice as many, an activation is more than the adapter binds at once, ${formatBytes(binds)}`
         : `twice as many need ${formatBytes(needs(2 * tokens))}, more than ${Math.round(SHARE * 100)}% of it`
   const line = `micro_batch_tokens = ${tokens} ("auto"): needs about ${formatBytes(needs(tokens))} of ${formatBytes(room.bytes)} (${room.from}); ${bound}`
   return { config: withTokens(config, tokens), line }
@@ -95,15 +95,15 @@ export function keepMicroBatch<Config extends RunConfig | SftConfig>(
     widest * tokens > binds
       ? `an activation of ${formatBytes(widest * tokens)} is more than the adapter binds at once (${formatBytes(binds)})`
       : room && needed > room.bytes
-        ? `about ${formatBytes(needed)} are needed, and there are ${formatBytes(room.bytes)} (${room.from})`
+        ? `about ${formatBytes(needed)} are needed, but only ${formatBytes(room.bytes)} are there (${room.from})`
         : undefined
   if (why !== undefined)
     throw new UserError(
-      `The run was started with micro_batch_tokens = ${tokens} (by "auto"), which this machine cannot hold: ${why}. Make room, or write a smaller trainer.args.micro_batch_tokens, which changes the gradient in its rounding alone.`,
+      `The run was started with micro_batch_tokens = ${tokens} (by "auto"), which this machine cannot hold: ${why}. Free some memory, or set a smaller trainer.args.micro_batch_tokens, which changes gradients only by rounding.`,
     )
   return {
     config: sized,
-    line: `micro_batch_tokens = ${tokens} ("auto"): what the run was started with, so that its numbers stay`,
+    line: `micro_batch_tokens = ${tokens} ("auto"): as when the run was started, so that its numbers stay the same`,
   }
 }
 

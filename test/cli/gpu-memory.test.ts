@@ -91,7 +91,9 @@ test('a run that goes on keeps the number it was started with; a machine that ca
   for (const resume of [{ kind: 'latest' }, { kind: 'step', step: 3 }, { kind: 'dir', dir: join(folder, 'kept') }] as const) {
     const again = sized(5, resume)
     expect(again.config.trainer.args).toMatchObject({ micro_batch_tokens: tokens, micro_batch_size: Math.floor(tokens / 64) })
-    expect(again.line).toBe(`micro_batch_tokens = ${tokens} ("auto"): what the run was started with, so that its numbers stay`)
+    expect(again.line).toBe(
+      `micro_batch_tokens = ${tokens} ("auto"): as when the run was started, so that its numbers stay the same`,
+    )
   }
   // A little less room than at the start is none of the run's concern, where it still fits.
   expect(sized(0.045, { kind: 'latest' }).config.trainer.args.micro_batch_tokens).toBe(tokens)
@@ -106,7 +108,7 @@ test('a run that goes on keeps the number it was started with; a machine that ca
   }
   expect(words(() => sized(0.01, { kind: 'latest' }))).toMatch(
     new RegExp(
-      `The run was started with micro_batch_tokens = ${tokens} \\(by "auto"\\), which this machine cannot hold: about .* are needed, and there are 10.2 MiB \\(trainer.args.gpu_memory\\)\\. Make room, or write a smaller`,
+      `The run was started with micro_batch_tokens = ${tokens} \\(by "auto"\\), which this machine cannot hold: about .* are needed, but only 10.2 MiB are there \\(trainer.args.gpu_memory\\)\\. Free some memory, or set a smaller`,
     ),
   )
   const narrow = { ...strange, limits: { ...limits, maxBufferSize: 4 * 64 * tokens - 1 } }

@@ -57,7 +57,7 @@ test('later files and words win, whichever name they use', () => {
     expect(fork).toMatchObject({ config: { trainer: { args: { max_steps: 7 } } }, fork: { step: 'latest' } })
     expect('config' in fork && fork.config.trainer.args.run_name).toMatch(/^reverse-text--tiny--/)
     expect(() => loadConfig(['@', a, '--run-name', 'x', '--resume', '--fork', dir])).toThrow(
-      /--resume goes on with a run, --fork begins a new one/,
+      /--resume continues a run, --fork starts a new one/,
     )
     expect(() => loadConfig(['@', a, '--fork'])).toThrow(/After --fork comes a run folder/)
   } finally {
@@ -97,10 +97,10 @@ test('keep_best must be measured', () => {
     `"config.toml:5:1: trainer.ckpt.keep_best is "eval/reverse-text/avg@1", but nothing is evaluated: set trainer.args.eval_strategy = "steps"."`,
   )
   expect(refused(`${evaluated}[trainer.ckpt]\nkeep_best = "eval/reverse-text/avg@1"\n`)).toMatchInlineSnapshot(
-    `"config.toml:8:1: trainer.ckpt.keep_best is "eval/reverse-text/avg@1", and this run measures "eval/reverse-text/avg@4" (k is eval_rollouts_per_example; for pass@k, any power of two up to that)."`,
+    `"config.toml:8:1: trainer.ckpt.keep_best is "eval/reverse-text/avg@1", but this run measures "eval/reverse-text/avg@4" (k is eval_rollouts_per_example; for pass@k, any power of two up to that)."`,
   )
   expect(refused(`${evaluated}[trainer.ckpt]\nkeep_best = "eval/math/avg@4"\n`)).toMatchInlineSnapshot(
-    `"config.toml:8:1: trainer.ckpt.keep_best is "eval/math/avg@4", and this run measures "eval/reverse-text/avg@4" (k is eval_rollouts_per_example; for pass@k, any power of two up to that)."`,
+    `"config.toml:8:1: trainer.ckpt.keep_best is "eval/math/avg@4", but this run measures "eval/reverse-text/avg@4" (k is eval_rollouts_per_example; for pass@k, any power of two up to that)."`,
   )
   // None of these is ever measured.
   for (const key of ['reverse-text/pass@8', 'reverse-text/pass@3', 'reverse-text/pass@k', 'math/tokens/completion'])
@@ -109,7 +109,7 @@ test('keep_best must be measured', () => {
     )
   expect(refused('[trainer.ckpt]\nkeep_best = "-eval/reverse-text/tokens/completion"\n')).toContain('nothing is evaluated')
   expect(refused(`${evaluated}[trainer.ckpt]\nkeep_best = "rewards"\n`)).toMatchInlineSnapshot(
-    `"config.toml:8:1: trainer.ckpt.keep_best is "rewards", which is no metric. Did you mean "reward"? docs/metrics.md has them all."`,
+    `"config.toml:8:1: trainer.ckpt.keep_best is "rewards", which is not a metric. Did you mean "reward"? docs/metrics.md lists all metrics."`,
   )
   const sft = 'model = "models/tiny"\n[data.env]\nid = "reverse-text"\n[trainer.ckpt]\n'
   for (const key of ['-loss/mean', '-entropy/all/mean', '-optim/grad_norm'])
@@ -126,7 +126,7 @@ test('keep_interval without effect is told', () => {
     expect.stringContaining('interval is 0, so there is one checkpoint'),
   ])
   expect(notices('interval = 30\nkeep_interval = 70')[0]).toContain('has no effect')
-  expect(notices('interval = 20\nkeep_interval = 30')[0]).toContain('the steps that both divide are kept, 60, 120')
+  expect(notices('interval = 20\nkeep_interval = 30')[0]).toContain('the steps that are multiples of both are kept: 60, 120')
 })
 
 test('the checkpoints that are there at once', () => {

@@ -130,14 +130,14 @@ describe('flags that the run sets itself, and values that are no flags', () => {
     ['tokenizer = "x"', "prompts go to the server as token ids of the model's own tokenizer"],
     ['host = "0.0.0.0"', 'the server listens on this machine alone; inference.base_url attaches to one that runs elsewhere'],
     ['api_key = "x"', 'the server listens on this machine alone and asks for no key'],
-    ['logprobs-mode = "raw_logits"', 'it follows from trainer.args.temperature and the sampling keys beside it'],
+    ['logprobs-mode = "raw_logits"', 'it follows from trainer.args.temperature and the other sampling keys'],
     ['generation_config = "vllm"', 'every request carries the sampling values of [trainer.args]'],
     ['override-generation-config = { temperature = 1.0 }', 'every request carries the sampling values of [trainer.args]'],
     ['enable_lora = true', 'trainer.args.use_lora sets it'],
     ['no-enable-lora = true', 'trainer.args.use_lora sets it'],
     ['max_lora_rank = 8', 'trainer.args.lora_rank sets it'],
     ['max_num_seqs = 8', 'inference.max_num_seqs sets it'],
-    ['enable_scale_out = true', 'the run talks to one server by its OpenAI routes'],
+    ['enable_scale_out = true', 'the run talks to one server through its OpenAI routes'],
     ['config = "x.yaml"', 'a second file of flags could contradict this one; write its flags under [inference.args]'],
   ])('%s', (line, why) => {
     const key = line.split(' ')[0]
@@ -172,7 +172,7 @@ y = []
 
 /** What is said of a GGUF. */
 const hint = (model: string, gguf: string, out: string) =>
-  `a.toml:1:1: model.name is "${model}", and vLLM reads Hugging Face folders: run \`node cli.js merge --model ${gguf} --out ${out}\`, and set model = "${out}".`
+  `a.toml:1:1: model.name is "${model}", but vLLM reads Hugging Face folders only: run \`node cli.js merge --model ${gguf} --out ${out}\`, and set model = "${out}".`
 
 const maxLoras = (n: number) => `[inference.args]\nmax-loras = ${n}`
 
@@ -197,7 +197,7 @@ describe('what vLLM cannot do of a config', () => {
   })
   test('several API servers with adapters', () => {
     const flags = 'args = { api_server_count = 2 }'
-    expect(mistakesOf(vllm(flags))[0]).toContain('each API server of vLLM knows only the adapters that it was told of itself')
+    expect(mistakesOf(vllm(flags))[0]).toContain('each API server of vLLM knows only the adapters that were loaded through it')
     expect(load(vllm(flags, 'use_lora = false')).notices).toEqual([])
     expect(load(vllm('args = { api_server_count = 1 }')).notices).toEqual([])
   })

@@ -296,10 +296,10 @@ describe('one mistake is one sentence', () => {
     // And not each of its keys.
     const given = 'model = "x"\n[data]\npath = "a.jsonl"\n'
     expect(errorOf(() => parseConfig(given, 'a.toml'))).toBe(
-      'a.toml:2:1: a config with [data] and without [env] is one for `node cli.js sft @ FILE`.',
+      'a.toml:2:1: this config has [data] and no [env], so it is for `node cli.js sft @ FILE`.',
     )
     expect(errorOf(() => parseSftConfig(minimal, 'a.toml'))).toBe(
-      'a.toml:2:1: a config with [env] and without [data] is one for `node cli.js train @ FILE`.',
+      'a.toml:2:1: this config has [env] and no [data], so it is for `node cli.js train @ FILE`.',
     )
     // Of a long line what stands around the mistake.
     const long = `x = "${'a'.repeat(500)}" b "${'c'.repeat(500)}"\n`
@@ -516,7 +516,7 @@ test('notices: keys without effect, and sampling that is not what is trained on'
       "trainer.args.lora_rank has no effect: use_lora is false.",
       "trainer.args.warmup_steps has no effect: lr_scheduler_type is "constant"; write "constant_with_warmup".",
       "trainer.args.micro_batch_size has no effect: micro_batch_tokens is set.",
-      "trainer.args.top_p, min_p: changes what is drawn, not the log-probability that is trained on (which is over the full vocabulary); far from neutral it biases the importance ratio.",
+      "trainer.args.top_p, min_p: changes which tokens are sampled, but not the log-probability used in training (over the full vocabulary); a value far from neutral biases the importance ratio.",
       "trainer.args.eval_steps has no effect: eval_strategy is "no".",
       "trainer.args.ref_model_sync_steps has no effect: beta is 0 and use_ref_model false, so there is no reference model.",
     ]
@@ -525,23 +525,23 @@ test('notices: keys without effect, and sampling that is not what is trained on'
 
 test('notices of single keys, which are none where the key has its effect', () => {
   const notices = (text: string) => parseConfig(withArgs(text)).notices
-  expect(notices('lora_dropout = 0.1')).toEqual([expect.stringContaining('the trainer scores with dropout')])
+  expect(notices('lora_dropout = 0.1')).toEqual([expect.stringContaining('the trainer computes log-probabilities with dropout')])
   expect(notices('use_lora = false\nlora_dropout = 0.1')).toEqual(['trainer.args.lora_dropout has no effect: use_lora is false.'])
   expect(notices('oversampling_factor = 1.02')).toEqual([
-    'trainer.args.oversampling_factor has no effect: with 32 groups a step it allows no whole group more.',
+    'trainer.args.oversampling_factor has no effect: with 32 groups per step, it does not allow one more group.',
   ])
   expect(notices('oversampling_factor = 1.04')).toEqual([])
   const args = 'filter_args = { least = 1 }\n'
   expect(notices(args)).toEqual(['trainer.args.filter_args has no effect: no filter is a file.'])
   expect(notices(`${args}filters = ["zero_variance", ${JSON.stringify(file('filter.ts', ''))}]`)).toEqual([])
-  expect(notices('rollouts_per_example = 2')).toEqual([expect.stringContaining('8 or more is advised')])
+  expect(notices('rollouts_per_example = 2')).toEqual([expect.stringContaining('8 or more are recommended')])
 })
 
 test('weights that are trained are not quantised', () => {
   const { args } = parseConfig(withArgs('quantization = "gguf"\n')).config.trainer
   expect(args.quantization).toBe('gguf')
   expect(errorOf(() => parseConfig(withArgs('use_lora = false\nquantization = "q8_0"\n')))).toContain(
-    'trainer.args.quantization is "q8_0", but use_lora is false: weights that are trained are not quantised.',
+    'trainer.args.quantization is "q8_0", but use_lora is false: weights that are trained cannot be quantised.',
   )
 })
 
@@ -663,7 +663,7 @@ describe('sft', () => {
       'model.new.num_key_value_heads is 3; num_attention_heads (4) must be a multiple of it.',
     )
     expect(wrong('= 64', '= 60')).toContain('it gives no even head size')
-    expect(wrong('[model.new]', '[model]\nadapter = "a"\n[model.new]')).toContain('model.adapter cannot go on a model.new.')
+    expect(wrong('[model.new]', '[model]\nadapter = "a"\n[model.new]')).toContain('model.adapter cannot be used with model.new.')
     // A mistake elsewhere makes no second one of a new model.
     expect(
       errorOf(() => parseSftConfig(`${fresh}[data.env]\nid = "reverse-text"\n[trainer.args]\nlora_rnk = 8\n`, 'a.toml')),
@@ -721,14 +721,14 @@ describe('an environment that is only evaluated', () => {
 
   test('is not the only one', () => {
     expect(errorOf(() => parseConfig(`${minimal}weight = 0\n`, 'a.toml'))).toMatchInlineSnapshot(
-      `"a.toml:2:1: env: weight = 0 is for an environment that is only evaluated, and none is left to train on. Set a weight above 0 for one."`,
+      `"a.toml:2:1: env: every environment has weight = 0, which means that it is only evaluated, so none is left to train on. Set a weight above 0 for one."`,
     )
   })
 
   test('without evaluations is told', () => {
     expect(parseConfig(two('weight = 0\n', '')).notices).toMatchInlineSnapshot(`
       [
-        "the environment arithmetic is only evaluated (weight = 0), and eval_strategy is "no": it is not played.",
+        "the environment arithmetic is only evaluated (weight = 0), but eval_strategy is "no", so it is not played.",
       ]
     `)
   })

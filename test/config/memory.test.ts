@@ -112,8 +112,8 @@ test('the table', () => {
       one layer         59.5 MiB  inside one layer, forward and backward, 1024 tokens
       head              52.5 MiB  logits of 256 tokens at a time x 49152 words
       KV cache           180 MiB  32 completions x 128 tokens x 30 layers, float32
-      decoding          16.4 MiB  one token of 32 completions, 256 of prompts, logits of 32
+      decoding          16.4 MiB  one token of each of 32 completions, 256 prompt tokens, logits of 32
       total              670 MiB
-      The GPU adapter binds 32.0 MiB at a time; the embedding (54.0 MiB in bf16) is walked in 2 slices."
+      The GPU adapter binds 32.0 MiB at a time; the embedding (54.0 MiB in bf16) is processed in 2 slices."
   `)
 })

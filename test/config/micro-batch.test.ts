@@ -76,7 +76,7 @@ describe('the largest power of two that fits', () => {
     expect(all.line).toContain('a batch of 512 x 100 tokens')
     const narrow = sizeMicroBatch(config, model, room(2 ** 40), { ...wide, maxStorageBufferBindingSize: 4 * 384 * 2048 + 5 })
     expect(narrow.config.trainer.args.micro_batch_tokens).toBe(2048)
-    expect(narrow.line).toContain('an activation of twice as many is more than the adapter binds at once, 3.00 MiB')
+    expect(narrow.line).toContain('with twice as many, an activation is more than the adapter binds at once, 3.00 MiB')
   })
 
   test('smaller moments and checkpointing leave room for more', () => {
