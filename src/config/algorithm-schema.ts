@@ -13,7 +13,7 @@ export const algorithmFields = {
     .min(1)
     .default('cispo')
     .describe(
-      'Loss function: "cispo", "cispo_mask" (RLTrainer\'s form, which drops tokens whose importance ratio is out of bounds), or a file such as "configs/losses/ppo-clip.ts".',
+      '"cispo", "cispo_mask" (RLTrainer\'s form, which drops tokens whose importance ratio is out of bounds), or a file such as "configs/losses/ppo-clip.ts".',
     ),
   loss_args: freeTable().default({}).describe('Arguments for a loss from a file.'),
   beta: z
@@ -40,7 +40,7 @@ export const algorithmFields = {
     .min(1)
     .optional()
     .describe(
-      'Another model as the reference: a folder, a .gguf file or a hub id, with the same tokens as the policy. In on-policy distillation it is the teacher: a KL term or a loss from a file reads its log-probabilities of the sampled tokens (docs/algorithms.md). Default: the model that the run began with.',
+      'Another model as the reference: a folder, a .gguf file or a hub id, with the same tokens. In on-policy distillation it is the teacher: a KL term or a loss from a file reads its log-probabilities of the sampled tokens (docs/algorithms.md). Default: the model that the run began with.',
     ),
   ref_model_sync_steps: z
     .int()
@@ -64,18 +64,14 @@ export const algorithmFields = {
     .describe(
       'Lower bound of the importance ratio exp(logp_trainer - logp_inference). Below it, the ratio is clamped (cispo) or the token is dropped (cispo_mask).',
     ),
-  mask_ratio_high: z.number().positive().default(8.0).describe('Upper bound of the importance ratio, used in the same way.'),
-  advantage: z
-    .string()
-    .min(1)
-    .default('group_mean')
-    .describe('Advantage function: "group_mean" (reward - mean reward of the group), or a file.'),
-  advantage_args: freeTable().default({}).describe('Arguments for an advantage function from a file.'),
+  mask_ratio_high: z.number().positive().default(8.0).describe('Upper bound, used in the same way.'),
+  advantage: z.string().min(1).default('group_mean').describe('"group_mean" (reward - mean reward of the group), or a file.'),
+  advantage_args: freeTable().default({}).describe('Arguments for an advantage from a file.'),
   filters: z
     .array(z.string().min(1))
     .default(['zero_variance'])
     .describe(
-      'Filters; only groups that pass all of them are trained on: "zero_variance" (drops groups whose rewards are all equal), or files. []: keep every group.',
+      'Train only on groups that pass all of these: "zero_variance" (drops groups whose rewards are all equal), or files. []: keep every group.',
     ),
   filter_args: freeTable().default({}).describe('Arguments for filters from files; each gets all of them.'),
   mask_truncated_completions: z

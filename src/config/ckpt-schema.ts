@@ -26,7 +26,7 @@ export const ckptSchema = z.strictObject({
     .min(1)
     .optional()
     .describe(
-      'Also keep the checkpoint with the highest value of this metric, as checkpoints/best. For metrics of evaluations, such as `"eval/<env>/avg@k"`, every step whose evaluation is the best so far is saved; other metrics are compared among the steps that are saved anyway. A "-" before the name means the lowest value, as in "-loss/mean".',
+      'Also keep the checkpoint with the highest value of this metric, as checkpoints/best. With a metric of evaluations, such as `"eval/<env>/avg@k"`, each step with the best evaluation so far is saved; others are compared among the steps that are saved anyway. A "-" before the name: the lowest value, as in "-loss/mean".',
     ),
 })
 

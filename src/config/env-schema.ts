@@ -9,7 +9,7 @@ export const envSchema = z.strictObject({
     .describe(
       'A bundled environment ("short-answers", "reverse-text", "arithmetic", ...), a file such as "./my_env.ts", an npm package, or a Python environment.',
     ),
-  args: freeTable().default({}).describe('Arguments that are passed to the environment, which checks them.'),
+  args: freeTable().default({}).describe('Arguments for the environment, which checks them.'),
   name: z.string().min(1).optional().describe('Name in metrics and rollouts. Default: the id.'),
   weight: z
     .number()
@@ -28,9 +28,7 @@ export const envSchema = z.strictObject({
     .string()
     .min(1)
     .optional()
-    .describe(
-      'For a Python environment: the interpreter that has it and verifiers installed. Default: the one of scripts/setup-verifiers.sh.',
-    ),
+    .describe('For a Python environment: the Python that has it and verifiers. Default: the one of scripts/setup-verifiers.sh.'),
   num_workers: z
     .int()
     .min(1)

@@ -41,7 +41,7 @@ export const inferenceFields = {
     .boolean()
     .default(false)
     .describe(
-      'Only with the embedded engine: let new requests also reuse keys and values of prompts that were computed before the last weight update. Faster with long prompts, but trainer and sampler then disagree slightly (docs/mismatch.md).',
+      'Only with the embedded engine: new requests also reuse keys and values of prompts computed before the last weight update. Faster with long prompts, but mismatch_kl is then no longer exactly 0 (docs/mismatch.md).',
     ),
   serve: z
     .boolean()
@@ -69,7 +69,7 @@ export const inferenceFields = {
     .min(1)
     .default('.venv-vllm/bin/python')
     .describe(
-      'Only with vLLM: the Python interpreter that has vLLM installed, for a server that the run starts. A relative path is looked up in the current folder, then in the folder of dawn-rl.',
+      'Only with vLLM: the Python that has vLLM, for a server that the run starts. A relative path is looked up in the current folder, then in that of dawn-rl.',
     ),
   startup_timeout: z
     .number()
@@ -83,7 +83,7 @@ export const inferenceFields = {
     .positive()
     .default(300)
     .describe(
-      'Only with vLLM: time limit in seconds for one push of weights, including loading, the probe that checks that they are live, and retries.',
+      'Only with vLLM: seconds that one push of weights may take, including loading, the probe that they are live, and retries.',
     ),
   max_restarts: z
     .int()

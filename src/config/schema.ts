@@ -39,8 +39,8 @@ const REPORTERS = ['none', ...SINKS] as const
 export const runFields = {
   run_name: z
     .string()
-    .regex(FOLDER_NAME, "the name of a folder: letters, digits, '-', '_' and '.', at most 200, the last one no '.'")
-    .regex(NO_DEVICE, "another name: Windows keeps this one for a device, and a run's folder may be taken there")
+    .regex(FOLDER_NAME, "the name of a folder: letters, digits, '-', '_' and '.', at most 200 characters, the last one not '.'")
+    .regex(NO_DEVICE, "another name: Windows reserves this one for a device, and the run's folder may be copied there")
     .optional()
     .describe(
       'Name of the run and of its folder. Default: environment, model and six random hex digits, such as reverse-text--tiny--3fa9c1.',
@@ -110,7 +110,7 @@ export const optimizerFields = {
   weight_decay: z.number().min(0).default(0.0).describe('Decoupled weight decay of AdamW.'),
   adam_beta1: z.number().min(0).lt(1).default(0.9).describe("Decay rate of AdamW's first moment."),
   adam_beta2: z.number().min(0).lt(1).default(0.999).describe("Decay rate of AdamW's second moment."),
-  adam_epsilon: z.number().positive().default(1e-8).describe('Epsilon of AdamW, added to the square root of the second moment.'),
+  adam_epsilon: z.number().positive().default(1e-8).describe("Added to the square root of AdamW's second moment."),
 }
 
 export const microBatchFields = {
@@ -125,7 +125,7 @@ export const microBatchFields = {
     .union([z.int().min(16), z.literal('auto')])
     .optional()
     .describe(
-      'Size of a micro-batch, in tokens. Default: micro_batch_size x max_seq_len. "auto": the largest power of two that fits in memory, at most a whole batch. It depends on the memory that is free at the start, so two runs may differ by rounding; the number is written to the run\'s config.toml, and --resume keeps it.',
+      'Size of a micro-batch, in tokens. Default: micro_batch_size x max_seq_len. "auto": the largest power of two that fits in memory, at most a batch. It depends on the memory that is free at the start, so two runs may differ by rounding; the run\'s config.toml has the number, and --resume keeps it.',
     ),
   gpu_memory: z
     .number()
@@ -150,7 +150,7 @@ export const microBatchFields = {
     .boolean()
     .default(false)
     .describe(
-      "Run large matrix products and attention's backward pass on the GPU's matrix units, for faster training (1.9 times on an H200, measured with attention in float32) and decoding (1.2 times there). Operands are rounded to f16 (an error of about 2e-4 of a product); sums stay in float32. Refused if the GPU offers no matrix units, if a weight is outside f16's range, and for Gemma, whose activations are outside it.",
+      "Run large products and attention's backward pass on the GPU's matrix units, for faster training (1.9 times on an H200, measured with attention in float32) and decoding (1.2 times there). Operands are rounded to f16 (about 2e-4 of a product); sums stay float32. Refused if the GPU offers none, or if weights or (in Gemma) activations are outside f16's range.",
     ),
   bf16: z
     .boolean()
@@ -162,7 +162,7 @@ export const microBatchFields = {
     .enum(QUANTIZATIONS)
     .optional()
     .describe(
-      'Hold the matrices of the layers in few bits, to train an adapter on a model that would not fit otherwise. "gguf": as they are in a quantised GGUF file. "q8_0": the same, and all other matrices in 8 bits. This takes a third to half of the memory of bf16, but is slower, because values are widened on each use (docs/performance.md). Default: bf16; a GGUF file is widened to it on loading, which gives the same numbers as "gguf".',
+      'Hold the matrices of the layers in few bits, to train an adapter on a model that would not fit otherwise. "gguf": as they are in a quantised GGUF file. "q8_0": the same, and all other matrices in 8 bits. Takes a third to half of the memory of bf16; slower, as values are widened on each use (docs/performance.md). Default: bf16; a GGUF file is widened to it on loading, with the same numbers as "gguf".',
     ),
 }
 
@@ -183,7 +183,7 @@ const batchFields = {
     .min(2)
     .default(16)
     .describe(
-      'Rollouts per task; they form a group with a common baseline. More give less noisy advantages but fewer tasks per step; 8 or more are recommended.',
+      'Rollouts per task (a group), which share a baseline. More: less noisy advantages, but fewer tasks per step. 8 or more are recommended.',
     ),
   max_seq_len: z
     .int()
@@ -240,7 +240,7 @@ const turnFields = {
     .enum(['interleaved', 'branching'])
     .default('interleaved')
     .describe(
-      'How rollouts of several turns become training samples. "interleaved": each turn continues the earlier tokens unchanged, one sample per rollout. "branching": the chat template renders the conversation anew for each turn, one sample per turn; for templates that rewrite earlier turns (Qwen3 drops thoughts).',
+      'Samples of rollouts with several turns. "interleaved": each turn continues the earlier tokens unchanged, one sample per rollout. "branching": the chat template renders each turn anew, one sample per turn; for templates that rewrite earlier turns (Qwen3 drops thoughts).',
     ),
   tool_call_parser: z
     .enum(['auto', 'hermes', 'llama3_json', 'json'])

@@ -44,7 +44,7 @@ const dataSchema = z.strictObject({
   env: z
     .strictObject({
       id: z.string().min(1).describe('Environment whose reference answers are the completions.'),
-      args: z.record(z.string(), z.unknown()).default({}).describe('Arguments that are passed to the environment.'),
+      args: z.record(z.string(), z.unknown()).default({}).describe('Arguments for the environment.'),
     })
     .optional()
     .describe('Instead of `path`.'),
@@ -72,7 +72,7 @@ const endFields = {
     .min(1)
     .optional()
     .describe(
-      'Folder to which the finished model (a Hugging Face folder in bf16, or the adapter) is also written. A model that is already there is replaced.',
+      'Also write the finished model (a Hugging Face folder in bf16, or the adapter) to this folder. A model that is already there is replaced.',
     ),
 }
 

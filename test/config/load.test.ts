@@ -177,7 +177,7 @@ stop = "x"
       bad.toml:23:1: trainer.args.loss is "cipso"; it must be "cispo", "cispo_mask" or a file such as "./my_loss.ts". Did you mean "cispo"?
       bad.toml:24:1: trainer.args.top_p is 2; it must be a number > 0 and <= 1.
       bad.toml:25:1: trainer.args.min_p is NaN; it must be a number >= 0 and <= 1.
-      bad.toml:26:1: trainer.args.run_name is "a/b"; it must be the name of a folder: letters, digits, '-', '_' and '.', at most 200, the last one no '.'.
+      bad.toml:26:1: trainer.args.run_name is "a/b"; it must be the name of a folder: letters, digits, '-', '_' and '.', at most 200 characters, the last one not '.'.
       bad.toml:27:1: trainer.args.filters is "./none.ts", but there is no such file in <here>.
       bad.toml:28:1: trainer.args.stop is "x"; it must be a list of strings."
   `)
@@ -243,7 +243,7 @@ describe('one mistake is one sentence', () => {
     ['run_name = "a "', 'trainer.args.run_name is "a "; it must be the name of a folder: letters'],
     ...['con', 'NUL', 'aux.2', 'com1', 'Lpt9'].map((name) => [
       `run_name = "${name}"`,
-      `trainer.args.run_name is "${name}"; it must be another name: Windows keeps this one for a device, and a run's folder may be taken there.`,
+      `trainer.args.run_name is "${name}"; it must be another name: Windows reserves this one for a device, and the run's folder may be copied there.`,
     ]),
     ['advantage = "group_men"', 'Did you mean "group_mean"?'],
     ['optim = "sgd"', 'trainer.args.optim is "sgd"; it must be one of "adamw", "adamw_8bit".'],
@@ -612,7 +612,7 @@ test('what prime-rl and Hosted Training say of evaluations is told as keys of ev
       a.toml:8:1: trainer.args.token_batch_size is not a key here: batch_size is in rollouts, and micro_batch_tokens sets memory.
       a.toml:9:1: trainer.args.max_inflight is named max_concurrent here."
   `)
-  expect(parseConfig(withArgs('eval_on_start = true\n')).notices.join()).toContain('before the first step is always made')
+  expect(parseConfig(withArgs('eval_on_start = true\n')).notices.join()).toContain('always evaluates before the first step')
   const [ratio, examples] = ['ratio = 0.5\n', 'num_examples = 9\n'].map((key) => errorOf(() => parseConfig(minimal + key)))
   expect(ratio).toContain('env.ratio is named weight here')
   expect(examples).toContain('env.num_examples is the same for all environments here')
