@@ -1,8 +1,8 @@
 /**
  * Chooses the adapter and opens the device.
- * - `DAWN_RL_ADAPTER` (part of an adapter's name) wins; else the fastest kind there is; a software adapter only when nothing else is
- *   there, and the caller is told so through `facts.software`. Where a system has several backends: backends.ts.
- * - All limits of the adapter and all features that kernels use are requested: WebGPU's defaults are those of a phone.
+ * - `DAWN_RL_ADAPTER` (part of an adapter's name) takes precedence; otherwise the fastest kind of adapter is used. A software adapter is used only if
+ *   there is no other, and `facts.software` tells the caller. For systems with several backends see backends.ts.
+ * - All limits of the adapter and all features that kernels use are requested: WebGPU's default limits are those of a phone.
  */
 import { create, globals } from 'webgpu'
 import { CLI, SCRIPTS } from '../common/commands.ts'
@@ -22,34 +22,34 @@ import {
 
 Object.assign(globalThis, globals)
 
-/** What kernels may rely on. Chosen once; every variant of a kernel is picked from these. */
+/** What kernels may rely on. Determined once; every variant of a kernel is chosen from these facts. */
 export interface GpuFacts {
   name: string
   vendor: string
   architecture: string
-  /** A CPU that plays a GPU (lavapipe, SwiftShader). Picks the kernels made for it. */
+  /** A CPU that acts as a GPU (lavapipe, SwiftShader). Selects the kernels made for CPU drivers. */
   software: boolean
-  /** Invocations of a subgroup where this is one fixed number, or DAWN_RL_SUBGROUPS asks for one; else 0: then kernels use workgroup memory instead. */
+  /** Invocations per subgroup if the number is fixed, or if DAWN_RL_SUBGROUPS asks for one; otherwise 0, and kernels use workgroup memory instead. */
   subgroupSize: number
-  /** Whether kernels have to ask for that number, as the driver would choose one by itself. */
+  /** Whether kernels must request that number, because the driver would otherwise choose a size. */
   sizedSubgroups: boolean
   f16: boolean
-  /** Shapes of the matrix units that multiply f16 by f16 into float32; empty where there are none. */
+  /** Shapes of the matrix units that multiply f16 by f16 into float32; empty if there are none. */
   matrixUnits: MatrixUnit[]
   timestamps: boolean
-  /** Parameters travel with the command (`var<immediate>`), else through a ring of uniform buffers. */
+  /** Whether parameters are passed with the command (`var<immediate>`); otherwise through a ring of uniform buffers. */
   immediates: boolean
-  /** Whether a software driver compiles a multiply-add to one instruction, as Mesa does from 26 on (LLVM 22). */
+  /** Whether a software driver compiles a multiply-add to one instruction, as Mesa does since version 26 (LLVM 22). */
   fused: boolean
-  /** Vector registers of the CPU that a software driver runs on (vector-width.ts); not used on GPUs, like the three that follow. */
+  /** Number of vector registers of the CPU that a software driver runs on (vector-width.ts); not used on GPUs, like the three facts that follow. */
   vectorRegisters: number
-  /** Whether that CPU's vector operations take an operand that is broadcast from memory to all lanes (AVX-512). */
+  /** Whether that CPU's vector operations accept an operand that is broadcast from memory to all lanes (AVX-512). */
   broadcasts: boolean
-  /** Kind of that CPU: some have tile sizes and unrolling of their own. */
+  /** Kind of that CPU: some kinds need different tile sizes and unrolling. */
   cpu: CpuKind
-  /** Bytes of the first-level data cache of that CPU's core. */
+  /** Size in bytes of that CPU's first-level data cache per core. */
   firstCache: number
-  /** Kernels run in another order than the driver's, which shows a missing barrier (shuffle.ts): `DAWN_RL_SHUFFLE=1`. */
+  /** Whether kernels run in a permuted order, which reveals missing barriers (shuffle.ts): `DAWN_RL_SHUFFLE=1`. */
   shuffled: boolean
   limits: {
     maxBinding: number
@@ -57,12 +57,12 @@ export interface GpuFacts {
     maxWorkgroupMemory: number
     maxInvocations: number
     maxTexture: number
-    /** Storage buffers that one kernel may bind. */
+    /** Number of storage buffers that a kernel may bind. */
     maxStorageBuffers: number
   }
 }
 
-/** A fragment: (m, k) times (k, n). */
+/** The shape of a product on a matrix unit: (m, k) times (k, n). */
 export interface MatrixUnit {
   m: number
   n: number
@@ -70,11 +70,14 @@ export interface MatrixUnit {
 }
 
 export interface OpenOptions {
-  /** Part of an adapter's name; `DAWN_RL_ADAPTER` by default. */
+  /** Part of an adapter's name; default: `DAWN_RL_ADAPTER`. */
   adapter?: string
-  /** Dawn's validation and bounds checks: on in tests, off in runs. `DAWN_RL_CHECKS=1` by default. */
+  /** Dawn's validation and bounds checks: on in tests, off in runs. Default: whether `DAWN_RL_CHECKS` is 1. */
   checks?: boolean
-  /** Set a software driver to vectors of 512 bits where the CPU gains by them (vector-width.ts); for models that gain, too (model/wide-vectors.ts). No effect once the driver is loaded. Default: no. */
+  /**
+   * Sets a software driver to 512-bit vectors if the CPU gains from them (vector-width.ts); for models that gain too (model/wide-vectors.ts). No
+   * effect once the driver is loaded. Default: false.
+   */
   wideVectors?: boolean
 }
 
@@ -83,7 +86,7 @@ export interface OpenDevice {
   device: GPUDevice
   facts: GpuFacts
   checks: boolean
-  /** Opens another device of the same adapter, with the same features. */
+  /** Opens another device on the same adapter, with the same features. */
   another: () => Promise<GPUDevice>
 }
 
@@ -97,8 +100,8 @@ const wantedFeatures = [
 ] as const
 
 /**
- * Dawn's switches for a run with or without checks; `vulkan_enable_f16_on_nvidia`, because Dawn hides f16 on NVIDIA otherwise. Timestamps are rounded
- * to 65.5 us where nobody forbids it, which keeps a web page from learning too much and us from timing a kernel.
+ * Dawn's flags for a run with or without checks. Without `vulkan_enable_f16_on_nvidia`, Dawn hides f16 on NVIDIA. By default Dawn rounds timestamps
+ * to 65.5 us, which protects against web pages that spy by timing, but is too coarse for timing kernels.
  */
 export function dawnFlags(checks: boolean): string[] {
   const on = ['allow_unsafe_apis', 'vulkan_enable_f16_on_nvidia', 'use_vulkan_memory_model']
@@ -108,7 +111,10 @@ export function dawnFlags(checks: boolean): string[] {
 
 let loaded = false
 
-/** Creates a Dawn instance with these switches, for the whole project. Sets a software driver's environment variables first, since the first instance loads the driver. */
+/**
+ * Creates a Dawn instance with these flags; the whole project uses this function. Sets a software driver's environment variables first, since the
+ * first instance loads the driver.
+ */
 export function createInstance(flags: string[], { wideVectors = false } = {}): GPU {
   if (!loaded) {
     widenVectors(wideVectors)
@@ -120,7 +126,7 @@ export function createInstance(flags: string[], { wideVectors = false } = {}): G
 
 /**
  * Opens the adapter that `options` ask for.
- * @throws UserError where there is none, naming the command that helps.
+ * @throws UserError if there is none, naming a command that helps; Error if no device can be opened
  */
 export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice> {
   const checks = options.checks ?? process.env.DAWN_RL_CHECKS === '1'
@@ -145,7 +151,7 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
     software,
     ...subgroups,
     f16: features.has('shader-f16'),
-    // With subgroups of 16, a kernel that uses lavapipe's matrix units ends the process (Mesa 26.2).
+    // With subgroups of 16, a kernel that uses lavapipe's matrix units crashes the process (Mesa 26.2).
     matrixUnits:
       features.has('chromium-experimental-subgroup-matrix') && !(software && subgroups.subgroupSize === 16)
         ? matrixUnitsOf(info)
@@ -163,7 +169,10 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
   return { gpu, device, facts, checks, another }
 }
 
-/** Opens the first of the adapters that can be opened; undefined where there are none. @throws what the first one says where none can */
+/**
+ * Opens the first of the adapters that can be opened; undefined if there are no adapters.
+ * @throws the first adapter's error if none can be opened
+ */
 async function openFirst(found: AsyncIterable<Found>): Promise<(Found & { device: GPUDevice }) | undefined> {
   let failed: unknown
   for await (const one of found) {
@@ -188,7 +197,7 @@ function noAdapter(name: string | undefined): string {
   if (name)
     return `No WebGPU adapter has '${name}' in its name (DAWN_RL_ADAPTER${backend ? `, through ${backend}` : ''}). ${seen}`
   if (backend) return `No WebGPU adapter was found through ${backend} (DAWN_RL_BACKEND). Leave that out: ${seen}`
-  // The script installs drivers of Linux only.
+  // The script installs drivers for Linux only.
   const mend =
     process.platform === 'linux'
       ? `Run 'bash ${SCRIPTS}/setup.sh' to install a software one, or '${CLI} doctor' to see why.`
@@ -197,8 +206,8 @@ function noAdapter(name: string | undefined): string {
 }
 
 /**
- * The subgroups that kernels count on. AMD's and Intel's drivers choose a size for each kernel by themselves, unless it asks for one.
- * @throws UserError where DAWN_RL_SUBGROUPS asks for what the adapter does not have
+ * The subgroup size that kernels can rely on. AMD's and Intel's drivers choose a size per kernel, unless the kernel requests one.
+ * @throws UserError if DAWN_RL_SUBGROUPS asks for a size that the adapter does not have
  */
 function subgroupsOf(info: GPUAdapterInfo, features: Set<string>): Pick<GpuFacts, 'subgroupSize' | 'sizedSubgroups'> {
   const { subgroupMinSize: least = 0, subgroupMaxSize: most = 0 } = info
@@ -215,7 +224,7 @@ function subgroupsOf(info: GPUAdapterInfo, features: Set<string>): Pick<GpuFacts
   )
 }
 
-/** An adapter's limits by name: on the object they are getters of its prototype, so a spread would miss them. */
+/** An adapter's limits by name. They are getters of the object's prototype, so a spread would miss them. */
 export function allLimits({ limits }: GPUAdapter): Record<string, number> {
   const found: Record<string, number> = {}
   for (const key in limits) {
@@ -237,12 +246,15 @@ export function limitsOf(limits: GPUSupportedLimits): GpuFacts['limits'] {
   }
 }
 
-/** Whether a CPU plays the GPU. @param name the adapter's name in Dawn's list, where it is known */
+/**
+ * Whether the adapter is a CPU that acts as a GPU.
+ * @param name the adapter's name in Dawn's list, if known
+ */
 export function isSoftware({ isFallbackAdapter, device, description, architecture }: GPUAdapterInfo, name = ''): boolean {
   return isFallbackAdapter || /llvmpipe|swiftshader|software/i.test(`${name} ${device} ${description} ${architecture}`)
 }
 
-/** The matrix shapes that an adapter reports; no version of the WebGPU types has this field yet. */
+/** The matrix shapes that an adapter reports; the WebGPU types do not have this field yet. */
 export function matrixConfigsOf(
   info: GPUAdapterInfo & {
     subgroupMatrixConfigs?: Iterable<{ componentType: string; resultComponentType: string; M: number; N: number; K: number }>

@@ -1,7 +1,7 @@
 /**
- * Compiles kernels to machine code before their first use, on several cores. Lavapipe compiles a pipeline only when it is first dispatched, on the
- * thread that runs the device's commands, one after the other, and a large kernel takes seconds. So helper devices are opened that do nothing
- * else: a dispatch of 0 workgroups makes a helper compile a kernel, and the device that computes then finds it in the driver's cache.
+ * Compiles kernels to machine code before their first use, on several cores. Lavapipe compiles a pipeline only when it is first dispatched, one after
+ * another on the thread that runs the device's commands, and a large kernel takes seconds. So helper devices are opened just for compiling: a
+ * dispatch of 0 workgroups makes a helper compile a kernel, and the main device then finds it in the driver's cache.
  */
 import { availableParallelism } from 'node:os'
 import { cacheFault, isLavapipe } from './driver-cache.ts'
@@ -12,7 +12,7 @@ import type { BindingDeclaration } from './wgsl.ts'
 export interface Made {
   pipeline: GPUComputePipeline
   layout: GPUBindGroupLayout
-  /** Layout of the uniform that holds its parameters. */
+  /** Layout of the uniform that holds the kernel's parameters. */
   uniform?: GPUBindGroupLayout
 }
 
@@ -20,26 +20,26 @@ export interface Made {
 export interface Unmade {
   make: (device: GPUDevice) => Made
   bindings: BindingDeclaration[]
-  /** Bytes of its parameters; 0 where it has none, or they lie in a uniform. */
+  /** Size of the parameters in bytes; 0 if there are none or they are in a uniform. */
   immediateBytes: number
-  /** Characters of its source: how long compiling takes, roughly. */
+  /** Length of the source in characters, roughly proportional to the compile time. */
   length: number
-  /** Makes the pipeline of the device that computes: meanwhile the helper compiles. */
+  /** Creates the main device's pipeline; called while the helper compiles. */
   makeHere: () => void
 }
 
-/** Helpers at most: each compiles a kernel of its own, which takes up to 100 MB meanwhile. */
+/** Maximum number of helpers: each compiles one kernel at a time, which takes up to 100 MB. */
 const mostHelpers = 4
-/** A kernel of medium length that took fewer milliseconds than this was in the driver's cache already. */
+/** If a kernel of medium length took fewer milliseconds than this, it was already in the driver's cache. */
 const inCache = 40
-/** For fewer kernels no helper is opened. */
+/** Fewest kernels for which helpers are opened. */
 const worthIt = 4
-/** Size of a dummy buffer: no kernel's binding requires more, and none is read. */
+/** Size of a dummy buffer in bytes: no kernel's binding requires more, and none is read. */
 const dummyBytes = 1 << 16
 
 /**
- * How many helpers are of use. None with a single core, with a driver that does not compile at the first use, or without its cache on disk.
- * @param adapter its name
+ * How many helpers are useful: none with a single core, with a driver that does not compile at the first use, or without its cache on disk.
+ * @param adapter the adapter's name
  */
 export function helpersFor(adapter: string, env: NodeJS.ProcessEnv = process.env): number {
   const cores = availableParallelism()
@@ -47,14 +47,17 @@ export function helpersFor(adapter: string, env: NodeJS.ProcessEnv = process.env
 }
 
 /**
- * Compiles kernels on helpers, the largest first. It begins with two of medium length: if both are in the driver's cache, an earlier process has
- * compiled them all, and it ends there. Failures are ignored, whether a helper cannot be opened or reports an error: the kernel is then
+ * Compiles kernels on helpers, the largest first. It begins with two kernels of medium length: if both are in the driver's cache, an earlier process
+ * has compiled them all, and nothing more is done. Failures are ignored, whether a helper cannot be opened or reports an error: the kernel is then
  * compiled at its first use, which reports what is wrong with it.
  */
 export async function compileAhead(kernels: Unmade[], helpers: number, open: () => Promise<GPUDevice>): Promise<void> {
   if (kernels.length < worthIt) return
   const left = kernels.toSorted((a, b) => b.length - a.length)
-  /** Compiles kernels on one helper until there are no more. @returns how many were in the driver's cache */
+  /**
+   * Compiles kernels on one helper until none are left.
+   * @returns how many were in the driver's cache
+   */
   const help = async (next: () => Unmade | undefined): Promise<number> => {
     let known = 0
     const device = await open().catch(() => undefined)
@@ -72,7 +75,7 @@ export async function compileAhead(kernels: Unmade[], helpers: number, open: () 
         collectYoung()
       }
     } catch {
-      // The other helpers, or the first use, compile what is left.
+      // The remaining kernels are compiled by other helpers or at their first use.
     } finally {
       device.destroy()
     }
@@ -87,7 +90,7 @@ export async function compileAhead(kernels: Unmade[], helpers: number, open: () 
 /** Dispatches that run no invocation, and so read and write nothing. */
 class Dummies {
   readonly #device: GPUDevice
-  /** One for each binding, since a buffer that is written may be bound only once; views likewise. */
+  /** One for each binding, because a buffer that is written may be bound only once; the same holds for views. */
   readonly #buffers: GPUBuffer[] = []
   readonly #views = new Map<string, GPUTextureView>()
 

@@ -1,4 +1,4 @@
-/** Cores kept awake by threads that spin on them at the priority of an idle machine (SCHED_IDLE), so that whoever has work there takes them at once. */
+/** Keeps cores awake by threads that spin at idle priority (SCHED_IDLE), so that any other work on a core preempts them at once. */
 import { execFile } from 'node:child_process'
 import { availableParallelism, setPriority } from 'node:os'
 import { promisify } from 'node:util'
@@ -6,7 +6,7 @@ import { Worker } from 'node:worker_threads'
 import { awakeThreads } from '../common/cpu-time.ts'
 import type { Keeper } from './awake.ts'
 
-/** What one of the threads runs. Plain, since it must not depend on how this file is run. */
+/** The source of one of the threads. Plain JavaScript, since it must not depend on how this file is loaded. */
 const thread = (lingered: number): string => `
 const { workerData: { state }, parentPort } = require('node:worker_threads')
 parentPort.postMessage(require('node:fs').readlinkSync('/proc/thread-self').split('/').at(-1))
@@ -22,13 +22,16 @@ for (;;) {
 }
 `
 
-/** Starts a thread for each of the driver's, at most `most`; each takes 10 MB. Undefined where they do not start: results do not depend on them, so failures are not reported. */
+/**
+ * Starts one thread for each of the driver's, at most `most`; each takes 10 MB. Undefined if they do not start: results do not depend on them, so
+ * failures are not reported.
+ */
 export async function keptByThreads(lingered: number, most: number): Promise<Keeper | undefined> {
   /** [0]: number of waits under way, [1]: whether the threads may begin, [2]: whether they keep spinning for a while after the last wait. */
   const state = new Int32Array(new SharedArrayBuffer(12))
   state[2] = 1
   const threads: Worker[] = []
-  // Throws where the system has no thread left for this process.
+  // Throws if the system allows this process no more threads.
   const start = async (): Promise<boolean> => {
     const resourceLimits = { maxOldGenerationSizeMb: 16, maxYoungGenerationSizeMb: 1, stackSizeMb: 1 }
     threads.push(new Worker(thread(lingered), { eval: true, workerData: { state }, execArgv: [], env: {}, resourceLimits }))
@@ -56,7 +59,7 @@ export async function keptByThreads(lingered: number, most: number): Promise<Kee
   }
 }
 
-/** Gives a thread the priority of an idle machine; where `chrt` (util-linux) is missing, the least of the others. False where the thread has ended. */
+/** Gives a thread idle priority, or, if `chrt` (util-linux) is missing, the lowest normal one. Returns false if the thread has ended. */
 async function lowest(worker: Worker): Promise<boolean> {
   worker.unref()
   const id = await new Promise<string | undefined>((resolve) => {
@@ -65,7 +68,7 @@ async function lowest(worker: Worker): Promise<boolean> {
   })
   if (id === undefined) return false
   awakeThreads.add(id)
-  // Another thread may get its number.
+  // Another thread may get the same id.
   worker.once('exit', () => awakeThreads.delete(id))
   await promisify(execFile)('chrt', ['--idle', '--pid', '0', id]).catch(() => setPriority(Number(id), 19))
   return true

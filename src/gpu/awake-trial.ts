@@ -1,24 +1,25 @@
 /**
- * Measures whether keeping cores awake makes waits shorter. Waits are grouped into blocks, and for each block it is drawn at random whether cores are
- * kept awake. Since a decode step and a section of training differ, a block's time is divided by the expected one: what earlier waits of the same names took for a unit
- * of work. On some virtual machines keeping cores awake gains up to a third; where the system then puts the driver's threads on one core, it loses up to a tenth (bench/LOG.md).
+ * Measures whether keeping cores awake makes waits shorter. Waits are grouped into blocks, and each block randomly keeps cores awake or not. Since a
+ * decode step and a section of training differ, a block's time is divided by its expected time, which follows from how long earlier waits of the same
+ * names took per unit of work. On some virtual machines keeping cores awake gains up to a third. Where the system then puts several of the driver's
+ * threads on one core, it loses up to a tenth (bench/LOG.md).
  */
 
-/** Milliseconds of waiting in a block. Longer than a wait, since the system's placement of the threads lasts for many waits. */
+/** Milliseconds of waiting in a block. Longer than a single wait, because the system's placement of the threads lasts for many waits. */
 const blockMs = 60
-/** Blocks of each kind (awake, asleep) before a decision is allowed, and blocks in all after which one is forced. */
+/** Blocks of each kind (awake, asleep) before a decision is allowed, and total blocks after which one is forced. */
 const fewest = 10
 const most = 400
-/** Once there are so many blocks of each kind, this share of the following ones goes to the kind that is faster so far. */
+/** Once there are `known` blocks of each kind, the share `favoured` of the following ones goes to the kind that is faster so far. */
 const known = 5
 const favoured = 0.75
 /** Until then, the share of blocks of the kind that is expected to be slower: small, because short runs end in this phase. */
 const unexpected = 0.25
-/** An earlier decision takes a difference of so many standard errors. */
+/** Deciding before `most` blocks requires a difference of this many standard errors. */
 const clear = 3
-/** The least gain, as a share, for which cores are kept awake: it costs power, memory and the host's time. */
+/** The smallest relative gain for which cores are kept awake, since it costs power, memory and the host's time. */
 const least = 0.02
-/** The first waits of a name, which may compile kernels, are left out; the mean of a name follows about its last `remembered` waits. */
+/** The first `leftOut` waits of a name, which may compile kernels, are ignored; a name's mean follows about its last `remembered` waits. */
 const leftOut = 2
 const remembered = 64
 
@@ -28,7 +29,7 @@ export interface Turn {
   block: number
 }
 
-/** Numbers that come one by one. */
+/** Running mean and variance of a sequence of numbers. */
 class Sample {
   count = 0
   mean = 0
@@ -44,22 +45,22 @@ class Sample {
   }
 }
 
-/** The trial. Every wait calls `turn` when it begins and `took` when it is over. */
+/** The trial. To be called for every wait: `turn` when it begins, and `took` when it is over. */
 export class AwakeTrial {
   readonly #random: () => number
   /** Share of blocks that keep cores awake before anything is known. */
   readonly #unknown: number
-  /** Of each name: waits so far, and the mean of what a unit of work took. */
+  /** For each name: the number of waits so far, and the mean time per unit of work. */
   readonly #names = new Map<string, { seen: number; mean: number }>()
-  /** Logarithms of each block's time divided by its expected time: asleep, awake. */
+  /** Logarithms of each block's time divided by its expected time, for the two kinds: asleep, awake. */
   readonly #sides = [new Sample(), new Sample()]
   #turn: Turn
-  /** The current block: milliseconds of all its waits, of those with an expected time, and the sum of these expected times. */
+  /** The current block: milliseconds of all its waits, of those with an expected time, and the sum of the expected times. */
   #inBlock = { ms: 0, took: 0, expected: 0 }
   #verdict: boolean | undefined
 
   /**
-   * @param expected whether to keep them awake is expected to be a gain
+   * @param expected whether keeping cores awake is expected to be a gain
    * @param random numbers in [0, 1)
    */
   constructor(expected: boolean, random: () => number = Math.random) {
@@ -68,7 +69,7 @@ export class AwakeTrial {
     this.#turn = { awake: expected, block: 0 }
   }
 
-  /** For a wait that begins now; begins a new block where the current one is full. */
+  /** The turn of a wait that begins now; starts a new block if the current one is full. */
   turn(): Turn {
     const { ms, took, expected } = this.#inBlock
     if (ms < blockMs) return this.#turn
@@ -82,18 +83,18 @@ export class AwakeTrial {
   }
 
   /**
-   * A wait is over.
-   * @param ms its length; of waits that overlap, the part after the end of the one before
+   * To be called when a wait is over.
+   * @param ms the wait's length; if waits overlap, the part after the end of the previous one
    * @returns whether to keep cores awake from now on; undefined until that is decided
    */
   took({ block }: Turn, name: string, ms: number, work: number): boolean | undefined {
     this.#inBlock.ms += ms
-    // A wait that reaches into the next block may belong to both kinds.
+    // A wait that extends into the next block may belong to both kinds.
     if (block === this.#turn.block) this.#count(name, ms, work)
     return this.#verdict
   }
 
-  /** The gain of keeping cores awake so far, above `least`. */
+  /** The gain of keeping cores awake so far, minus `least`. */
   get #gain(): number {
     const [asleep, awake] = this.#sides
     return asleep.mean - awake.mean - least

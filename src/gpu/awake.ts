@@ -1,15 +1,16 @@
 /**
  * Keeps cores from halting while a software adapter computes in a virtual machine.
  *
- * The driver's threads meet after each dispatch, some 300 times a decode step, and sleep until the next. When a core goes idle, a virtual machine
- * halts it and gives it back to its host; it then wakes late, and may have to share with what the host runs there meanwhile. There are two ways
- * to keep cores awake while the device is waited for: to ask the system not to halt idle cores (awake-idle.ts), or, where this process may not,
- * a spinning thread a core at idle priority (awake-threads.ts). OpenMP's threads, and so PyTorch's, spin for 200 ms for the same reason
- * (KMP_BLOCKTIME).
+ * The driver's threads synchronise after each dispatch, about 300 times per decode step, and sleep until the next. When a core goes idle, a virtual
+ * machine halts it and gives it back to the host. It then wakes late, and may have to share time with what the host has scheduled meanwhile. There
+ * are two ways to keep cores awake while waiting for the device: asking the system not to halt idle cores (awake-idle.ts), or, where this process may
+ * not do that, a spinning thread per core at idle priority (awake-threads.ts). OpenMP's threads, and so PyTorch's, spin for 200 ms for the same
+ * reason (KMP_BLOCKTIME).
  *
- * Only in a virtual machine under Linux, and threads only where no container's CPU limit counts their time. As it is a loss on some machines, a
- * trial of some seconds decides whether it stays on (awake-trial.ts). The first way is on from the start, since every machine so far gained by
- * it; the second only after the trial. `DAWN_RL_AWAKE=0` lets cores sleep, `=1` keeps them awake on any Linux, `=threads` does so by threads.
+ * This is done only in a virtual machine under Linux, and threads are used only where no container's CPU limit counts their time. Because it is a
+ * loss on some machines, a trial of some seconds decides whether it stays on (awake-trial.ts). The first way is on from the start, since every
+ * machine measured so far gained from it, and the second only after the trial. `DAWN_RL_AWAKE=0` lets cores sleep, `=1` keeps them awake on any
+ * Linux, and `=threads` does so by threads.
  */
 import { cpus } from 'node:os'
 import { readOrNothing } from '../common/cpu-time.ts'
@@ -20,28 +21,28 @@ import type { Help, Wait } from './cores.ts'
 
 /** A way to keep cores awake. */
 export interface Keeper {
-  /** A wait for the device begins: cores are to be awake. */
+  /** To be called when a wait for the device begins: cores must be awake from now on. */
   hold(): void
-  /** It is over. When no wait is left cores may sleep, after a while. */
+  /** To be called when the wait is over. When no wait is left, cores may sleep after a while. */
   release(): void
-  /** Whether cores stay awake for a while after the last wait. */
+  /** Sets whether cores stay awake for a while after the last wait. */
   linger(on: boolean): void
   end(): void
 }
 
-/** Milliseconds that cores stay awake after a wait: the next work mostly comes within that time. */
+/** Milliseconds that cores stay awake after a wait: the next work usually comes within that time. */
 const lingered = 100
 
-/** Cores are kept awake only on machines with at most so many: with more, a late one matters less, and keeping all awake costs more. */
+/** Largest number of cores for which they are kept awake: on larger machines a late core matters less, and keeping all awake costs more. */
 const most = 8
 
 let keeper: Keeper | undefined
 /** The trial while it runs. */
 let trial: AwakeTrial | undefined
 
-/** Keeps cores awake for a device that computes on them, while it is waited for. */
+/** Keeps cores awake during waits for a device that computes on them. */
 export const awake: Help = {
-  // A short command needs none of it.
+  // Short commands do not need it.
   after: 200,
   start(): void {
     const setting = process.env.DAWN_RL_AWAKE
@@ -62,9 +63,9 @@ export const awake: Help = {
   },
 }
 
-/** Tries whether keeping cores awake is a gain on this machine; by threads where the system cannot be asked. */
+/** Tests whether keeping cores awake is a gain on this machine; uses threads where the system cannot be asked. */
 export const awakeTried: Help = {
-  // Only in longer runs: the trial spends some seconds in the slower mode, and threads take 10 MB each.
+  // Only in longer runs: the trial spends some seconds in the slower mode, and each thread takes 10 MB.
   after: 5000,
   start: () => void tryIt(),
 }
@@ -76,7 +77,7 @@ async function tryIt(): Promise<void> {
   if (keeper && !decided) trial = new AwakeTrial(begun)
 }
 
-/** Ends the trial, and stops keeping cores awake where it was no gain. */
+/** Ends the trial, and stops keeping cores awake if it was no gain. */
 function settle(on: boolean): void {
   trial = undefined
   keeper?.linger(on)
@@ -85,13 +86,13 @@ function settle(on: boolean): void {
   keeper = undefined
 }
 
-/** Whether this machine is one where cores may be kept awake: a virtual one under Linux, unless `setting` says otherwise. */
+/** Whether cores may be kept awake on this machine: a virtual machine under Linux, unless `setting` says otherwise. */
 export function wanted(setting = '', read = readOrNothing): boolean {
   if (process.platform !== 'linux' || setting === '0') return false
   return setting === '1' || setting === 'threads' || /^flags\s*:.*\bhypervisor\b/m.test(read('/proc/cpuinfo'))
 }
 
-/** Whether this process is in a container whose limit counts time that threads spin away like any other. */
+/** Whether this process is in a container whose CPU limit also counts the time of spinning threads. */
 export function isLimited(read = readOrNothing): boolean {
   const group = /^0::(.*)$/m.exec(read('/proc/self/cgroup'))?.[1] ?? '/'
   const folders = group.split('/').map((_, i, parts) => parts.slice(0, i + 1).join('/'))

@@ -1,15 +1,16 @@
 /**
- * Which of Dawn's backends (Vulkan, D3D12, Metal) adapters are looked for in. A system has one, but for Windows. There Dawn takes D3D12 by itself, and Vulkan is
- * asked first: the kernels were tested and measured on it, matrix units and multiply-adds that round once included. `DAWN_RL_BACKEND` names another.
+ * Chooses which of Dawn's backends (Vulkan, D3D12, Metal) to search for adapters. Systems have one, except Windows. There Dawn would choose D3D12,
+ * but Vulkan is tried first, because the kernels were tested and measured on it, including matrix units and multiply-adds that round once.
+ * `DAWN_RL_BACKEND` names another backend.
  */
 import { UserError } from '../common/errors.ts'
 
-/** Those that reach WebGPU's core. */
+/** Backends that support core WebGPU. */
 const BACKENDS = ['vulkan', 'd3d12', 'metal']
 
 /**
- * The preferred backend first; undefined is Dawn's own choice.
- * @throws UserError where DAWN_RL_BACKEND names none
+ * The backends to try, the preferred one first; undefined is Dawn's own choice.
+ * @throws UserError if DAWN_RL_BACKEND is not the name of a backend
  */
 export function backendsOf(
   platform: NodeJS.Platform = process.platform,
@@ -21,19 +22,20 @@ export function backendsOf(
   return platform === 'win32' ? ['vulkan', 'd3d12'] : [undefined]
 }
 
-/** Dawn's switch for it. */
+/** Dawn's flags that select a backend. */
 export const backendFlags = (backend: string | undefined): string[] => (backend ? [`backend=${backend}`] : [])
 
-/** An adapter and the instance that it comes from. */
+/** An adapter and the Dawn instance that it belongs to. */
 export interface Found {
   gpu: GPU
   adapter: GPUAdapter
 }
 
 /**
- * The adapters that a run may take, the best first: real GPUs before software ones, and each kind by its backend. A backend is not loaded before it is needed.
- * @param create makes Dawn's instance with these switches more
- * @param isSoftware whether a CPU plays the GPU
+ * The adapters that a run may use, best first: real GPUs before software adapters, and each kind in the order of `backends`. A backend is loaded only
+ * when it is needed.
+ * @param create creates a Dawn instance with these additional flags
+ * @param isSoftware whether the adapter is a CPU that acts as a GPU
  */
 export async function* findAdapters(
   create: (flags: string[]) => GPU,
@@ -49,7 +51,9 @@ export async function* findAdapters(
   yield* software
 }
 
-/** A backend's adapter. Where none has the name that is asked for, or the system has no such backend, Dawn throws an error that lists what there is. */
+/**
+ * A backend's adapter, or undefined: Dawn throws an error that lists the adapters if none has the requested name, or the system has no such backend.
+ */
 async function findIn(create: (flags: string[]) => GPU, backend: string | undefined): Promise<Found | undefined> {
   try {
     const gpu = create(backendFlags(backend))
@@ -60,7 +64,7 @@ async function findIn(create: (flags: string[]) => GPU, backend: string | undefi
   }
 }
 
-/** An instance's adapter, rather a real GPU's. Dawn lists adapters in the driver's order, so it is asked with both power preferences. */
+/** An instance's adapter, preferably a real GPU. Dawn lists adapters in the driver's order, so both power preferences are tried. */
 export async function findAdapter(gpu: GPU): Promise<GPUAdapter | null> {
   let software: GPUAdapter | null = null
   for (const powerPreference of ['high-performance', 'low-power'] as const) {

@@ -21,8 +21,8 @@ export class BindGroups {
   }
 
   /**
-   * The bind group of a kernel's bindings, in their order.
-   * @throws GpuError for a wrong number of them, GpuMemoryError for one that is larger than the adapter binds
+   * The bind group for a kernel's bindings, given in the kernel's order.
+   * @throws GpuError for a wrong number of bindings, GpuMemoryError for one that is larger than the adapter can bind
    */
   of(kernel: Kernel, bindings: Binding[]): GPUBindGroup {
     if (bindings.length !== kernel.bindings.length) {
@@ -46,7 +46,7 @@ export class BindGroups {
     return group
   }
 
-  /** Forgets the bind groups of a buffer or texture that is gone: they would keep its memory. */
+  /** Removes the bind groups of a buffer or texture that was destroyed: they would keep its memory. */
   forget(id: number): void {
     for (const key of this.#keys.get(id) ?? []) {
       // Also from the other buffers' key sets: some of these (weights) live as long as the process.

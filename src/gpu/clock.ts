@@ -1,12 +1,17 @@
-/** The clock of a GPU: it falls while the GPU is idle, as when the host makes data or compiles kernels, and takes seconds to rise again. */
+/**
+ * Raises a GPU's clock before measurements. The clock falls while the GPU is idle, for example while the host makes data or compiles kernels, and
+ * takes seconds to rise again.
+ */
 import type { Gpu } from './gpu.ts'
 
-/** Seconds to wait for the highest clock at most: an H200 takes two and a half (bench/LOG.md, "On an H200"). */
+/** Seconds to wait at most for the highest clock; an H200 takes 2.5 s (bench/LOG.md, "On an H200"). */
 const rising = 4
 
 /**
- * Runs a case until half a second has brought no better time; to be called before the case is timed. Does nothing on software adapters, which have no clock of their own.
- * @param run records one call @param seconds that one call is known to take, about
+ * Runs a case until half a second has passed without a better time; to be called before the case is timed. Does nothing on software adapters, which
+ * have no clock of their own.
+ * @param run records one call
+ * @param seconds approximate duration of one call
  */
 export async function awakenClock(gpu: Gpu, run: () => void, seconds: number): Promise<void> {
   const calls = Math.max(1, Math.min(4096, Math.ceil(0.05 / seconds)))

@@ -19,27 +19,27 @@ export class DeviceErrors {
     })
   }
 
-  /** What was reported first; a loss comes before all. */
+  /** The first error that was reported, except that a device loss takes precedence. */
   get first(): GpuError | undefined {
     return this.#error
   }
 
-  /** Why there is no device any more; undefined while there is one. */
+  /** Why the device was lost; undefined while it exists. */
   get lost(): DeviceLostError | undefined {
     return this.#error instanceof DeviceLostError ? this.#error : undefined
   }
 
-  /** The device is closed on purpose: that is no loss. */
+  /** To be called before the device is closed on purpose, which then does not count as a loss. */
   closing(): void {
     this.#closing = true
   }
 
-  /** The first one counts: others follow from it. */
+  /** Only the first error is kept, because later ones follow from it. */
   report(error: GpuError): void {
     this.#error ??= error
   }
 
-  /** Sends commands, and where they are given reports what validation says of them with the names of their kernels. */
+  /** Calls `submit`. If `commands` are given, validation errors are reported with the names of their kernels. */
   within(commands: Command[] | undefined, submit: () => void): void {
     if (!commands) return submit()
     this.#device.pushErrorScope('validation')
@@ -54,7 +54,10 @@ export class DeviceErrors {
     if (this.#error) throw this.#error
   }
 
-  /** Waits for the device; what it reported meanwhile, or why it gave up, is thrown as a GpuError. */
+  /**
+   * Waits for `promise`.
+   * @throws GpuError for anything the device reported meanwhile, or for the promise's own error
+   */
   async orError(promise: Promise<unknown>): Promise<void> {
     try {
       await promise
@@ -66,8 +69,8 @@ export class DeviceErrors {
 }
 
 /**
- * Makes something on the device, and waits until the device has said whether it has the memory.
- * @throws GpuMemoryError
+ * Creates something on the device, and waits until the device has said whether it has the memory.
+ * @throws GpuMemoryError if it does not
  */
 export async function withinMemory(device: GPUDevice, make: () => void): Promise<void> {
   device.pushErrorScope('out-of-memory')

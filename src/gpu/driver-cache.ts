@@ -1,9 +1,9 @@
 /**
- * The cache of a software driver: whether it keeps what it compiled, and a cache of its own for another width of vectors.
+ * A software driver's shader cache: whether it works, and separate folders for other vector widths.
  *
- * Lavapipe keeps what it compiled in Mesa's cache under a key that leaves out how wide its vectors are (Mesa 25.0: `LP_NATIVE_VECTOR_WIDTH`, mostly
- * 256 bits where nobody says otherwise). A process of another width is given that code, and a call from one to the other hands over half of a vector: reads of textures
- * came back as 0 in the upper lanes, silently (bench/LOG.md). So each other width gets a folder of its own.
+ * Lavapipe stores compiled code in Mesa's cache under a key that does not include its vector width (Mesa 25.0: `LP_NATIVE_VECTOR_WIDTH`, usually 256
+ * bits by default). A process with another width would get that code, and a call from one to the other would pass only half of a vector: texture
+ * reads silently returned 0 in the upper lanes (bench/LOG.md). So each other width gets a folder of its own.
  */
 import { accessSync, constants, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
@@ -11,9 +11,9 @@ import { cacheFolder, cacheRoot } from '../common/cache.ts'
 import { usualBits } from './vector-width.ts'
 
 /**
- * Sets MESA_SHADER_CACHE_DIR, or where that folder cannot be made MESA_SHADER_CACHE_DISABLE, when LP_NATIVE_VECTOR_WIDTH names another width. To be called
- * before the driver is loaded; a second call changes nothing.
- * @param usual for tests: the width that the driver takes by itself
+ * If LP_NATIVE_VECTOR_WIDTH is not the driver's default width, sets MESA_SHADER_CACHE_DIR, or MESA_SHADER_CACHE_DISABLE if that folder cannot be
+ * created. To be called before the driver is loaded; a second call changes nothing.
+ * @param usual for tests: the driver's default width
  */
 export function separateDriverCache(env: NodeJS.ProcessEnv = process.env, usual: number = usualBits()): void {
   const bits = Number(env.LP_NATIVE_VECTOR_WIDTH ?? usual)
@@ -30,12 +30,15 @@ export function separateDriverCache(env: NodeJS.ProcessEnv = process.env, usual:
   }
 }
 
-/** Whether an adapter of this name is lavapipe, which makes machine code at a kernel's first use and keeps it in Mesa's cache. */
+/** Whether an adapter with this name is lavapipe, which compiles a kernel at its first use and keeps the code in Mesa's cache. */
 export const isLavapipe = (adapter: string): boolean => /llvmpipe/i.test(adapter)
 
-/** Why Mesa's cache keeps nothing, so that every process compiles every kernel: the variable that turns it off, or a folder that cannot be written. Undefined where it works. */
+/**
+ * Why Mesa's cache stores nothing, so that every process compiles every kernel: the variable that disables it, or a folder that cannot be written.
+ * Undefined if the cache works.
+ */
 export function cacheFault(env: NodeJS.ProcessEnv = process.env): { variable: string } | { folder: string } | undefined {
-  // The second is read where the first is not set.
+  // Mesa reads the second variable only if the first is not set.
   const variable = ['MESA_SHADER_CACHE_DISABLE', 'MESA_GLSL_CACHE_DISABLE'].find((name) => env[name] !== undefined)
   if (variable && /^(1|true|yes)$/i.test(env[variable]!)) return { variable }
   const folder = env.MESA_SHADER_CACHE_DIR || cacheRoot(env)

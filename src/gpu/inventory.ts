@@ -1,23 +1,23 @@
 /**
- * Every WebGPU adapter of the machine, for `doctor`. WebGPU gives one adapter to a request, so Dawn is asked for its list first (it
- * names all adapters when asked for one that is not there) and then for each by name.
+ * Lists every WebGPU adapter of the machine, for `doctor`. WebGPU returns one adapter per request, so Dawn is first asked for its list (its error
+ * names all adapters when asked for one that does not exist), and then for each adapter by name.
  */
 import { messageOf } from '../common/errors.ts'
 import { backendFlags, backendsOf } from './backends.ts'
 import { allLimits, createInstance, dawnFlags, isSoftware, matrixConfigsOf } from './adapter.ts'
 
 export interface AdapterFacts {
-  /** Part of this is what DAWN_RL_ADAPTER takes. */
+  /** `DAWN_RL_ADAPTER` may be any part of it. */
   name: string
   /** 'vulkan', 'metal', 'd3d12', ... */
   backend: string
   vendor: string
   architecture: string
-  /** The driver's own words, its version among them. */
+  /** The driver's own description, including its version. */
   description: string
-  /** A CPU that plays a GPU. */
+  /** A CPU that acts as a GPU. */
   software: boolean
-  /** [smallest, largest] invocations of a subgroup, or undefined where there are none. */
+  /** [smallest, largest] number of invocations in a subgroup; undefined without subgroups. */
   subgroupSizes: [number, number] | undefined
   /** Matrix units, as 'MxNxK component -> result'. */
   subgroupMatrixConfigs: string[]
@@ -26,19 +26,19 @@ export interface AdapterFacts {
   features: string[]
   limits: Record<string, number>
   wgslFeatures: string[]
-  /** Why no device could be opened on it; undefined where one could. */
+  /** Why no device could be opened on the adapter; undefined if one could. */
   problem: string | undefined
 }
 
 /**
- * Lists the adapters in Dawn's order, each tried by opening a device.
- * @throws Error where the `webgpu` package does not load.
+ * Lists the adapters in Dawn's order. Each is tried by opening a device.
+ * @throws Error if the `webgpu` package does not load
  */
 export async function listAdapters(): Promise<AdapterFacts[]> {
   const list: AdapterFacts[] = []
   for (const { backend, name } of await namedAdapters()) {
     const gpu = createInstance([...dawnFlags(true), `backend=${backend}`, `adapter=${name}`])
-    // A backend that Dawn names and that does not reach WebGPU's core (old OpenGL) gives null, or throws.
+    // For a backend that Dawn lists but that does not support core WebGPU (old OpenGL), this returns null or throws.
     const adapter = await gpu.requestAdapter().catch(() => null)
     if (adapter) list.push(await factsOf(gpu, adapter, backend, name))
   }
@@ -55,7 +55,7 @@ async function namedAdapters(): Promise<{ backend: string; name: string }[]> {
     }
   }
   const found = [...words.matchAll(/backend: '([^']*)', name: '(.*)'/g)].map(([, backend, name]) => ({ backend, name }))
-  // Dawn's null backend computes nothing
+  // Dawn's null backend computes nothing.
   const real = found.filter(({ backend }) => backend !== 'null')
   return real.filter((a, i) => real.findIndex((b) => b.backend === a.backend && b.name === a.name) === i)
 }

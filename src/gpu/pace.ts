@@ -1,14 +1,15 @@
 /**
- * How much of a plan goes out in one submit on a GPU. A system ends a submit that takes too long, and the device is lost with it: Linux's amdgpu after 10 s, Intel's xe after 5 s, and
- * others watch, too. A micro-batch sent whole takes as long on a weak GPU, and with a large model on any. So a plan goes out in submits of about `aimed` ms, by how long it took the
- * last time; where that is less, whole. What a driver watches is the submit, not how many wait: none is waited for. No bit depends on it.
+ * How much of a plan goes out in one submit on a GPU. Operating systems end a submit that takes too long, and the device is lost: Linux's amdgpu
+ * after 10 s, Intel's xe after 5 s, and others have limits too. A whole micro-batch can take that long on a weak GPU, or with a large model on any
+ * GPU. So a plan is sent in submits of about `aimed` ms, judged by how long it took the last time; a shorter plan is sent whole. Drivers watch each
+ * submit, not the length of the queue, so nothing waits between submits. Results do not depend on any of this.
  */
 import type { Command } from './commands.ts'
 import type { Plan } from './plan.ts'
 
-/** Milliseconds that a submit should take: a tenth of what systems allow, since workgroups of one plan differ. */
+/** Milliseconds that a submit should take: a tenth of what systems allow, because the workgroups of a plan differ in cost. */
 const aimed = 500
-/** Commands of a submit while nobody knows how long the plan takes: a layer or less. */
+/** Commands per submit until the plan's duration is known: one layer or less. */
 const unknown = 16
 
 /** What was sent since the last wait began. */
@@ -21,11 +22,11 @@ interface Sent {
 
 const nothing = (): Sent => ({ plans: new Set(), workgroups: 0, since: Infinity })
 
-/** Commands that are no kernels count as one workgroup. */
+/** Commands other than dispatches count as one workgroup. */
 const workgroupsOf = (command: Command): number => ('kernel' in command ? command.workgroups.reduce((a, b) => a * b, 1) : 1)
 
 export class Pace {
-  /** Milliseconds a workgroup, when the plan was last waited for. */
+  /** Milliseconds per workgroup, from the last wait for the plan. */
   readonly #rates = new WeakMap<Plan, number>()
   readonly #now: () => number
   #sent = nothing()
@@ -37,7 +38,10 @@ export class Pace {
     this.#now = now
   }
 
-  /** A plan is about to be recorded. @returns to be asked after each of its commands: whether the submit that ends with it is long enough */
+  /**
+   * To be called before a plan is replayed.
+   * @returns a function to be called after each command; true means that the submit should end with that command
+   */
   begin(plan: Plan): (command: Command) => boolean {
     this.#sent.plans.add(plan)
     const rate = this.#rates.get(plan)
@@ -51,19 +55,22 @@ export class Pace {
     }
   }
 
-  /** A submit goes out. */
+  /** To be called when a submit goes out. */
   sent(commands: Command[]): void {
     this.#sent.since = Math.min(this.#sent.since, this.#now())
     this.#sent.workgroups += commands.reduce((sum, command) => sum + workgroupsOf(command), 0)
   }
 
-  /** A wait for all that was sent begins. @returns to be called when it is over */
+  /**
+   * To be called when a wait for everything sent so far begins.
+   * @returns a function to be called when the wait is over
+   */
   wait(): () => void {
     const { plans, workgroups, since } = this.#sent
     this.#sent = nothing()
     return () => {
       const now = this.#now()
-      // The device works its queue in order.
+      // The device executes its queue in order, so this work began no earlier than the last wait ended.
       const rate = (now - Math.max(since, this.#done)) / workgroups
       if (workgroups > 0) for (const plan of plans) this.#rates.set(plan, rate)
       this.#done = now

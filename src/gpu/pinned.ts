@@ -1,13 +1,13 @@
 /**
- * Pins each thread of a software adapter's driver to a core of its own.
+ * Pins each thread of a software adapter's driver to its own core.
  *
- * Lavapipe has a thread a core, gives each the same share of a dispatch, and goes on when the last one is done. The system chooses the core on
- * which a thread wakes, hundreds of times a decode step. It may choose one on which another of these threads already runs and move neither for
- * milliseconds, and the dispatch takes twice as long: virtual machines whose system packs work onto few cores do so often. With pinned
- * threads steps take 3 to 10% less there (bench/LOG.md).
+ * Lavapipe has one thread per core, gives each the same share of a dispatch, and continues when the last one is done. The system chooses the core on
+ * which a thread wakes, hundreds of times per decode step. It may choose one on which another of these threads already runs and move neither for
+ * milliseconds, and the dispatch takes twice as long. This happens often in virtual machines whose system packs work onto few cores. With pinned
+ * threads, steps take 3 to 10% less time there (bench/LOG.md).
  *
- * Only under Linux, by `taskset` (util-linux), where the driver has as many threads as the process has cores, and only while no other work
- * needs these cores: a pinned thread cannot move away from it. `DAWN_RL_PIN=0` pins nothing.
+ * Only under Linux, by `taskset` (util-linux), if the driver has as many threads as the process has cores, and only while no other work needs these
+ * cores, because a pinned thread cannot move away from it. `DAWN_RL_PIN=0` disables it.
  */
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
@@ -15,18 +15,18 @@ import { promisify } from 'node:util'
 import { driverSeconds, readOrNothing, type CpuTime } from '../common/cpu-time.ts'
 import type { Help } from './cores.ts'
 
-/** To find the driver's threads: how many milliseconds of waiting for the device lie between two looks at who computed, and how many looks there are. */
+/** For finding the driver's threads: milliseconds of waiting for the device between two looks at which threads computed, and the number of looks. */
 const lookAfter = 200
 const mostLooks = 50
 /**
- * While they are pinned: milliseconds of waiting between two looks at whether they had to queue for their cores, the share of their time that
- * may go to that, and after how many milliseconds they are pinned again.
+ * While threads are pinned: milliseconds of waiting between two checks of whether they had to queue for their cores, the share of their time that may
+ * go to queueing, and milliseconds of waiting after which they are pinned again.
  */
 const watchAfter = 1000
 const crowded = 0.15
 const againAfter = 20_000
 
-/** Nanoseconds that threads have run and have been queued for a core. */
+/** Nanoseconds that threads have run, and have been queued for a core. */
 interface Times {
   ran: number
   stoodInLine: number
@@ -34,7 +34,7 @@ interface Times {
 
 let cores: number[] = []
 let threads: string[] = []
-/** What is done next, and after how many more milliseconds of waiting for the device. */
+/** The next action, and the milliseconds of waiting for the device until it is due. */
 let next: (() => void) | undefined
 let left = 0
 
@@ -80,18 +80,18 @@ function watch(before: Times): void {
     const now = timesOf(threads)
     if (!isCrowded(before, now)) return watch(now)
     void put(false)
-    // Looks for the threads again: they may belong to another device by then.
+    // Looks for the threads again, since they may belong to another device by then.
     after(againAfter, () => look(driverSeconds(), mostLooks))
   })
 }
 
-/** Whether threads were queued for cores for more of their time than `crowded`. */
+/** Whether threads were queued for cores for a larger share of their time than `crowded`. */
 export function isCrowded(before: Times, now: Times): boolean {
   const [ran, stood] = [now.ran - before.ran, now.stoodInLine - before.stoodInLine]
   return stood > crowded * (ran + stood)
 }
 
-/** The sum over threads; one that has ended adds nothing. */
+/** Sum over the threads; a thread that has ended adds nothing. */
 function timesOf(ids: string[]): Times {
   const times = { ran: 0, stoodInLine: 0 }
   for (const id of ids) {
@@ -103,9 +103,9 @@ function timesOf(ids: string[]): Times {
 }
 
 /**
- * The driver's threads, by who computed between two moments: they share each dispatch, so there are `count` that took about the same time, and
- * no other came near.
- * @returns their ids; undefined where it is not clear
+ * Finds the driver's threads by who computed between two moments. They share each dispatch, so there are `count` threads that took about the same
+ * time, and no other thread comes near.
+ * @returns their ids; undefined if it is not clear
  */
 export function busyThreads(from: CpuTime, to: CpuTime, count: number): string[] | undefined {
   const times = [...to.threads].map(([id, time]) => ({ id, took: time - (from.threads.get(id) ?? 0) }))
@@ -127,11 +127,11 @@ export function coresOf(status: string): number[] {
     })
 }
 
-/** Pins each thread to its core, or lets them all go. Failure is not reported: results do not depend on it. */
+/** Pins each thread to its core, or unpins all. Failures are not reported, since results do not depend on them. */
 async function put(apart: boolean): Promise<void> {
   const masks = cores.map((core) => 1n << BigInt(core))
   const any = masks.reduce((all, mask) => all | mask)
-  // The id of a thread that has ended may be that of another process by now. One child for all, since each fork takes time of a core.
+  // The id of a thread that has ended may belong to another process by now. One child process does all, since each fork takes time of a core.
   const commands = threads.map((id, i) =>
     existsSync(`/proc/self/task/${id}`) ? `taskset -p ${(apart ? masks[i] : any).toString(16)} ${id}` : ':',
   )

@@ -1,7 +1,7 @@
 /**
- * Scratch memory of plans. A first run of the recording notes only which scratch is taken and given back, and when (`ScratchTrace`); then each
- * piece gets a place in a buffer, which others use before, after or beside it (`placePieces`); the second run hands the places out
- * (`PlacedScratch`). So a plan holds little more memory than its commands need at once.
+ * Scratch memory of plans. A recording runs twice. The first run only notes which scratch buffers are taken and given back, and when
+ * (`ScratchTrace`). Each of these pieces then gets a place in a buffer, which it shares with others before, after or beside it (`placePieces`). The
+ * second run hands the places out (`PlacedScratch`). So a plan holds little more memory than its commands need at any one time.
  */
 import { GpuError } from './errors.ts'
 import { GpuBuffer, type BufferPool } from './pool.ts'
@@ -11,22 +11,26 @@ export interface Piece {
   bytes: number
   from: number
   to: number
-  /** Pieces that must not share a buffer with it while both are in use: WebGPU lets no command write a buffer that it also reads, at any offset. */
+  /**
+   * Pieces that must not share a buffer with this one while both are in use: WebGPU does not let a command write a buffer that it also reads, at any
+   * offset.
+   */
   apart: Set<Piece>
 }
 
-/** Where a piece lies: in which buffer, and how many bytes from its beginning. */
+/** Where a piece lies: the index of the buffer, and the offset in it in bytes. */
 export interface Place {
   buffer: number
   start: number
 }
 
-/** Places begin at multiples of it, so that they can be bound. */
+/** Alignment of places in bytes, required for bindings. */
 const aligned = 256
 
 /**
- * A place for each piece: the largest first, each in the first gap of the largest buffer that has one for it (after greedy by size, arXiv 2001.03288).
- * @param known sizes of buffers that are there
+ * Assigns a place to each piece, the largest piece first: the first gap that fits, in the largest buffer that has one ("greedy by size" of arXiv
+ * 2001.03288, adapted).
+ * @param known sizes of the existing buffers
  * @returns the places, and the sizes of all buffers, the known ones first
  */
 export function placePieces(pieces: Piece[], known: number[]): { places: Place[]; sizes: number[] } {
@@ -50,7 +54,7 @@ export function placePieces(pieces: Piece[], known: number[]): { places: Place[]
   return { places, sizes: buffers.toSorted((a, b) => a.index - b.index).map(({ bytes }) => bytes) }
 }
 
-/** Where a piece fits into a buffer of so many bytes, beside those that are there at the same time; -1 where it does not. */
+/** Offset at which a piece fits into a buffer of `bytes` bytes beside the pieces in use at the same time; -1 if it does not fit. */
 function gapFor(piece: Piece, bytes: number, held: { piece: Piece; start: number }[]): number {
   const beside = held.filter((h) => h.piece.from <= piece.to && piece.from <= h.piece.to)
   if (beside.some((h) => h.piece.apart.has(piece))) return -1
@@ -62,16 +66,21 @@ function gapFor(piece: Piece, bytes: number, held: { piece: Piece; start: number
   return bytes - at >= piece.bytes ? at : -1
 }
 
-/** Larger pieces are made to measure in any plan: a power of two could be much room for nothing. */
+/** Pieces larger than this are never rounded to a power of two, which could waste much memory. */
 const mostRounded = 4 * 2 ** 20
 
-/** The room of a piece. @param least where it is given, a power of two and no less than this: plans of about the same sizes have the same places then */
+/**
+ * Bytes reserved for a piece.
+ * @param least if given, small pieces take a power of two that is at least this, so that plans of similar sizes get the same places
+ */
 function roomOf(bytes: number, least = 0): number {
   if (least > 0 && bytes <= mostRounded) return Math.max(least, 2 ** Math.ceil(Math.log2(Math.max(1, bytes))))
   return Math.max(1, Math.ceil(bytes / aligned)) * aligned
 }
 
-/** The first run: notes lifetimes, and which pieces a command uses together. The buffers that it hands out hold nothing. */
+/**
+ * The first run: notes the lifetimes of pieces, and which pieces a command uses together. The buffers that it hands out have no memory of their own.
+ */
 export class ScratchTrace {
   readonly pieces: (Piece & { label: string })[] = []
   readonly #of = new Map<GpuBuffer, Piece>()
@@ -79,7 +88,10 @@ export class ScratchTrace {
   readonly #least: number
   #now = 0
 
-  /** @param nothing stands for all buffers @param least of a piece (`roomOf`) */
+  /**
+   * @param nothing stands in for all buffers
+   * @param least as in `roomOf`
+   */
   constructor(nothing: GPUBuffer, least = 0) {
     this.#nothing = nothing
     this.#least = least
@@ -96,7 +108,7 @@ export class ScratchTrace {
     return buffer
   }
 
-  /** A command uses these buffers, and writes those for which `writes` is true. */
+  /** To be called when a command uses these buffers and writes those for which `writes` is true. */
   together(buffers: (GpuBuffer | undefined)[], writes: (index: number) => boolean): void {
     const pieces = buffers.map((buffer) => buffer && this.#of.get(buffer))
     pieces.forEach((one, i) => {
@@ -109,7 +121,7 @@ export class ScratchTrace {
     })
   }
 
-  /** @throws GpuError where a piece was not given back: its place could never be used again */
+  /** @throws GpuError if a piece was not given back, since its place could never be used again */
   end(): Piece[] {
     const kept = this.pieces.find(({ to }) => to === Infinity)
     if (kept) throw new GpuError(`scratch '${kept.label}' of a plan is not given back while it is recorded`)
@@ -117,7 +129,7 @@ export class ScratchTrace {
   }
 }
 
-/** Places the pieces, and adds the buffers that the arena lacks for them. */
+/** Places the pieces, and adds buffers to the arena as needed. */
 export function growArena(pool: BufferPool, pieces: Piece[], arena: GpuBuffer[]): Place[] {
   const known = arena.map(({ bytes }) => bytes)
   const { places, sizes } = placePieces(pieces, known)
@@ -131,7 +143,10 @@ export class PlacedScratch {
   readonly #least: number
   #next = 0
 
-  /** @param arena buffers that are there; what is missing is made and added @param least as in the first run */
+  /**
+   * @param arena existing buffers; missing ones are created and added
+   * @param least as in the first run
+   */
   constructor(pool: BufferPool, pieces: Piece[], arena: GpuBuffer[], least = 0) {
     this.#least = least
     const places = growArena(pool, pieces, arena)
@@ -139,7 +154,7 @@ export class PlacedScratch {
     for (const buffer of this.#buffers) buffer.released = true
   }
 
-  /** @throws GpuError where the first run took something else at this point */
+  /** @throws GpuError if the first run took something else at this point */
   take(bytes: number, label: string): GpuBuffer {
     const buffer = this.#buffers[this.#next++]
     if (!buffer?.released || buffer.bytes !== roomOf(bytes, this.#least)) {

@@ -1,10 +1,12 @@
 /**
  * A second copy of a kernel's machine code, for kernels whose first copy lies on unlucky pages of memory.
  *
- * AMD's cores (Zen 3 and Zen 5 were looked at) cannot hold the code of some two pages of memory at once, whatever their addresses: the pages' places in the machine decide.
- * A kernel whose loop has such two among its four to nine pages runs at 0.4 to 0.9 of its speed as long as the process lives: one of fifty with vectors of 512 bits
- * (bench/LOG.md, "How often code lies badly"). No program can choose its pages, but a copy of the code has others. So a kernel that has taken a while is loaded from the
- * driver's cache once more; dispatches go with one or the other, timed, and the slower copy is let go. Both are the same instructions: no bit depends on it.
+ * AMD's cores (Zen 3 and Zen 5 were examined) cannot cache the code of certain pairs of memory pages at the same time; it is the pages' physical
+ * addresses that decide. A kernel whose loop has such a pair among its four to nine pages runs at 0.4 to 0.9 of its speed for the life of the
+ * process. This affects one kernel in fifty with 512-bit vectors (bench/LOG.md, "How often code lies badly"). A program cannot choose its physical
+ * pages, but a copy of the code gets other ones. So a kernel that has taken enough time is loaded from the driver's cache once more, dispatches use
+ * one copy or the other and are timed, and the slower copy is dropped. Both copies have the same instructions, so results do not depend on the
+ * choice.
  */
 import type { GpuFacts } from './adapter.ts'
 import type { Command, Dispatch } from './commands.ts'
@@ -13,32 +15,35 @@ import type { Kernel } from './kernel.ts'
 import { DispatchTimer, type PassTimer, type Span } from './timing.ts'
 
 /**
- * Milliseconds that a kernel must have taken before it gets a second copy. A copy takes the main thread 100 to 150 ms, and one kernel in fifty
- * gains about as much as it has taken so far: it pays from 5 to 7 s on.
+ * Milliseconds that a kernel must have taken before it gets a second copy. Making the copy takes 100 to 150 ms of the main thread, and one kernel in
+ * fifty gains about as much time as it has taken so far, so a copy pays from 5 to 7 s on.
  */
 const worthIt = 20_000
-/** The second submit with a kernel is the first to be timed (in the first one the driver compiles); then each time that their number has doubled. */
+/**
+ * The first submit of a kernel that is timed is its second, since the driver compiles in the first; then every submit at which the number has
+ * doubled.
+ */
 const firstLook = 2
-/** Dispatches with either copy before one is chosen, and timed submits after which it is chosen anyway. */
+/** Dispatches of each copy before one is chosen, and timed submits after which one is chosen in any case. */
 const enough = 10
 const mostSubmits = 30
-/** The copy takes the first one's place if it needs less than this share of its time. */
+/** The copy replaces the original if it needs less than this share of its time. */
 const clear = 0.93
 
-/** Whether second copies may be a gain: only where they come from the driver's cache, which takes no time. */
+/** Whether second copies may pay: only if they come from the driver's cache, so that making one does not compile. */
 export const takesSecondCopies = ({ cpu, name, timestamps }: GpuFacts): boolean =>
   cpu !== 'other' && timestamps && isLavapipe(name) && !cacheFault()
 
 /** A kernel whose copies have not been compared yet. */
 interface Open {
-  /** Submits that it was in, and those since the last timed one. */
+  /** Submits that contained the kernel, and those since the last timed one. */
   submits: number
   since: number
-  /** Milliseconds that it has taken so far, estimated from the timed submits. */
+  /** Milliseconds that the kernel has taken so far, estimated from the timed submits. */
   spent: number
   trial?: Trial
 }
-/** Two copies of a kernel, and the times of dispatches with either, grouped by params and workgroups. */
+/** Two copies of a kernel, and the times of the dispatches of each, grouped by params and workgroups. */
 interface Trial {
   pipelines: [GPUComputePipeline, GPUComputePipeline]
   submits: number
@@ -56,19 +61,19 @@ export class SecondCopies {
   readonly #worth: number
   readonly #open = new Map<Kernel, Open>()
   readonly #settled = new WeakSet<Kernel>()
-  /** While timestamps are on their way, or copies made; for good if the device is gone. */
+  /** True while timestamps are being read or copies made; stays true if the device is gone. */
   #busy = false
-  /** Kernels whose two copies were compared, and those of them that go with the second now. */
+  /** Number of kernels whose copies were compared, and of those that now use the second copy. */
   compared = 0
   replaced = 0
 
-  /** @param worth milliseconds that a kernel has taken before it gets a second copy */
+  /** @param worth milliseconds that a kernel must have taken before it gets a second copy */
   constructor(device: GPUDevice, worth = worthIt) {
     this.#worth = worth
     this.#timer = new DispatchTimer(device, (dispatch) => this.#timed(dispatch))
   }
 
-  /** The timer for a submit, which must be encoded and sent at once; undefined where it need not be timed. */
+  /** The timer for a submit, which must then be encoded and sent at once; undefined if the submit need not be timed. */
   timer(commands: Command[]): PassTimer | undefined {
     const kernels = new Set<Kernel>()
     for (const c of commands) if ('kernel' in c && !this.#settled.has(c.kernel)) kernels.add(c.kernel)
@@ -97,7 +102,7 @@ export class SecondCopies {
     let work = trial.works.get(asked)
     if (!work) trial.works.set(asked, (work = { sent: [0, 0], took: [[], []] }))
     const { sent, took } = work
-    // At random when both were used equally often: strict turns would give each layer the same copy in every submit.
+    // Random if both were used equally often: with strict alternation, each layer would get the same copy in every submit.
     const copy = Math.random() < 0.5 + (sent[0] - sent[1]) / 2 ? 1 : 0
     sent[copy]++
     kernel.pipeline = trial.pipelines[copy]
@@ -114,7 +119,10 @@ export class SecondCopies {
     }
   }
 
-  /** Adds up what was timed. @returns the kernels in it that are still open */
+  /**
+   * Adds up the timed dispatches.
+   * @returns their kernels that are still being compared
+   */
   #note(spans: Span<Timed>[]): Kernel[] {
     const sums = new Map<Kernel, number>()
     for (const { name, milliseconds } of spans) {

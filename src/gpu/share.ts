@@ -1,42 +1,42 @@
 /**
- * How training and generation share one device. A device works its queue in order, so a micro-batch sent whole would keep every decode step waiting
- * for seconds. While an engine is open, training is therefore sent in sections (a layer forward or backward, a chunk of the head: `gpu.cut`):
+ * How training and generation share one device. A device executes its queue in order, so a micro-batch sent as a whole would delay every decode step
+ * by seconds. While an engine is open, training is therefore sent in sections (one layer forward or backward, one chunk of the head: `gpu.cut`):
  * - Generation goes first: a section is sent when the engine has nothing to run. Rollouts are chains of small steps with waits in between
- *   (environments, tools); training is one long job that fits into those waits.
- * - Neither starves. While training waits it is owed the share `least` of the time that the engine works, and is given it a section at a time
- *   between two decode steps. A decode step waits for one section at most, or for two where none had run just before.
- * - An engine runs dry at the latest when the batches that it may sample ahead are complete; training then has the device alone. An engine that
- *   also serves others may never run dry: there training gets as much time as the engine (`evenShare`).
+ *   (environments, tools), and training is one long job that fits into those waits.
+ * - Neither starves. While training waits, it is owed a share `least` of the time that the engine works, and gets it one section at a time between
+ *   two decode steps. A decode step waits for at most one section, or for two if no decode step ran just before it.
+ * - The engine runs out of requests at the latest when the batches that it may sample ahead are complete; training then has the device to itself. An
+ *   engine that also serves other clients may never run out. There, training gets as much time as the engine (`evenShare`).
  */
 import type { Gpu, Plan } from './gpu.ts'
 
-/** Values of `least`: training's time for each second of the engine's. The default, and that of an engine which serves others too. */
+/** Values of `least`, the training time for each second of engine time: the default, and the value for an engine that also serves other clients. */
 const leastShare = 1 / 16
 export const evenShare = 1
 
 export class DeviceShare {
-  /** Engines that are open on this device: training is cut into sections while there are any. */
+  /** Number of engines open on this device. Training is cut into sections while there are any. */
   engines = 0
-  /** Training's least share of the engine's time. */
+  /** Minimum training time, as a fraction of the engine's time. */
   least = leastShare
-  /** Engines that have requests to run. */
+  /** Number of engines that have requests to run. */
   #busy = 0
-  /** Milliseconds that training is owed: its least share of the engines' time, minus the time it got while they were busy. */
+  /** Milliseconds that training is owed: its minimum share of the engines' time, minus the time it got while they were busy. */
   #owed = 0
   #waiting: (() => void) | undefined
 
-  /** An engine has requests from here on. Each call is followed by one of `rest`. */
+  /** To be called when an engine gets requests to run, and followed by one call of `rest`. */
   work(): void {
     this.#busy++
   }
 
-  /** An engine has none left. */
+  /** To be called when an engine has no requests left. */
   rest(): void {
     this.#busy--
     if (this.#busy === 0) this.#wake()
   }
 
-  /** An engine's step has ended, `ms` after it was sent or after the end of the step before it. */
+  /** To be called when an engine's step has ended, `ms` after it was sent or after the end of the step before it, whichever is later. */
   stepped(ms: number): void {
     if (!this.#waiting) return
     this.#owed += ms * this.least
@@ -54,7 +54,7 @@ export class DeviceShare {
     await new Promise<void>((resolve) => (this.#waiting = resolve))
   }
 
-  /** A section of training has ended; it took `ms`. */
+  /** To be called when a section of training has ended; it took `ms`. */
   trained(ms: number): void {
     if (this.#busy === 0) this.#owed = 0
     else this.#owed -= ms
@@ -67,8 +67,9 @@ export class DeviceShare {
 }
 
 /**
- * Sends a plan section by section, each when `gpu.share` gives it a turn; resolves when the last one is sent. Two are in flight, so that the
- * device has no gap; one beside an engine that works on a software adapter, whose steps fill the gap. Until then the plan must not be replayed otherwise.
+ * Sends a plan section by section, each when `gpu.share` gives it a turn. Resolves when the last section is sent; until then the plan must not be
+ * replayed elsewhere. Two sections are in flight at a time, so that the device has no gap. On a software adapter with a working engine it is one,
+ * since the engine's steps fill the gap.
  * @param work amount of work in any unit, from which the length of waits is predicted (waits.ts)
  */
 export async function sendInSections(gpu: Gpu, plan: Plan, values: Record<string, number>, work: number): Promise<void> {
@@ -83,7 +84,7 @@ export async function sendInSections(gpu: Gpu, plan: Plan, values: Record<string
       share.trained(end - Math.max(begin, last))
       last = end
     })
-    // Its error is thrown by whoever waits for it, here or at the next read-back.
+    // An error is thrown by whoever waits for the device: the await below, or the next read-back.
     done.catch(() => {})
     await (facts.software && !share.idle ? done : before)
     before = done

@@ -1,15 +1,15 @@
 /**
- * Finds missing barriers. Software drivers run the invocations of a workgroup one after the other between two barriers, so a kernel that lacks a barrier may still
- * work: the others find what invocation 0 wrote. In a shuffled kernel the last invocation comes first and neighbours are far apart, workgroups run in the opposite
- * order, and workgroup memory starts as NaN. A correct kernel gives the same bits.
+ * Finds missing barriers. Between two barriers, software drivers run the invocations of a workgroup one after another, so a kernel that lacks a
+ * barrier may still work: the other invocations find what invocation 0 wrote. In a shuffled kernel the last invocation runs first and neighbours are
+ * far apart, workgroups run in reverse order, and workgroup memory starts as NaN. A correct kernel still gives the same bits.
  */
 
 /**
- * Rewrites a kernel so that `local_invocation_index` and `workgroup_id` are permuted. Invocations of a subgroup stay together, lane by lane, where the kernel has
- * subgroup operations.
+ * Rewrites a kernel so that `local_invocation_index` and `workgroup_id` are permuted. If the kernel has subgroup operations, the invocations of a
+ * subgroup stay together, in lane order.
  * @param source expanded WGSL
- * @param constants of the variant: a workgroup's size may be one of them
- * @param subgroupSize of the adapter; 0 where it is not fixed: kernels with subgroup operations then keep the order of their invocations
+ * @param constants constants of the variant: the workgroup size may be one of them
+ * @param subgroupSize of the adapter; 0 if it is not fixed, in which case kernels with subgroup operations keep the order of their invocations
  */
 export function shuffled(source: string, constants: Record<string, number>, subgroupSize: number): string {
   const [head, sizeText, builtins] = /@workgroup_size\((\w+)\)\s*fn main\(([^{]*)\) \{/.exec(source) ?? []
@@ -31,13 +31,13 @@ export function shuffled(source: string, constants: Record<string, number>, subg
     const nan = /u(?:32)?$/.test(type) ? 'nan_' : 'bitcast<f32>(nan_)'
     lines.push(`for (var e_ = place_; e_ < ${length}; e_ += ${size}u) { ${name}[e_] = ${type}(${nan}); }`)
   }
-  // The compiler refuses a NaN that is a constant.
+  // The compiler rejects NaN constants, so this value depends on the invocation.
   if (lines.length > 1) lines.unshift('let nan_ = 0x7fc5a5a5u + place_ / 0x10000u;')
   lines.push('workgroupBarrier();')
   return source.replace(head, head.replace(builtins, parameters) + lines.join('\n'))
 }
 
-/** About three eighths of `n` and coprime to it, so that its multiples go through all of 0 .. n - 1. */
+/** About three eighths of `n` and coprime to it, so that its multiples modulo `n` visit all of 0 .. n - 1. */
 function strideOf(n: number): number {
   let stride = Math.floor((n * 3) / 8) + 1
   while (divisor(stride, n) > 1) stride++

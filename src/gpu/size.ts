@@ -1,8 +1,8 @@
 /**
- * Counts that a recorded plan leaves open: how many rows a micro-batch has, how many of its tokens are scored; also plain values such as a seed.
- * A plan is recorded for a capacity, and `gpu.replay(plan, values)` puts the real numbers into its commands. Code that computes with counts
- * (kernel wrappers, operations) takes a `Count`, so that it is written once for numbers and for `Size`s. Code that decides by one (which kernel,
- * which tile, how large a buffer, how many loops) decides by `capacityOf`.
+ * Counts that a recorded plan leaves open, such as the number of rows in a micro-batch or of tokens to score; also plain values such as a seed. A
+ * plan is recorded for a capacity, and `gpu.replay(plan, values)` puts the actual numbers into its commands. Code that computes with counts (kernel
+ * wrappers, operations) takes a `Count`, so that it is written once for numbers and for `Size`s. Code that makes a decision from a count (which
+ * kernel or tile, the size of a buffer, the number of loops) uses `capacityOf`.
  */
 
 /** A value that a plan leaves open. */
@@ -15,9 +15,9 @@ export interface Variable {
 /** An expression over one variable. */
 export class Size {
   readonly variable: Variable
-  /** The expression's value where the variable is at its capacity. */
+  /** The expression's value when the variable is at its capacity. */
   readonly capacity: number
-  /** Its value for a value of the variable. */
+  /** The expression's value for a value of the variable. */
   readonly at: (value: number) => number
 
   constructor(variable: Variable, capacity: number, at: (value: number) => number) {
@@ -26,7 +26,7 @@ export class Size {
     this.at = at
   }
 
-  /** A variable of its own. A plain value (a seed, a factor) has no capacity: it must not decide anything. */
+  /** A new variable. A plain value (a seed, a factor) has no capacity: no decision may depend on it. */
   static of(name: string, capacity = Infinity): Size {
     return new Size({ name, capacity }, capacity, (value) => value)
   }
@@ -34,21 +34,21 @@ export class Size {
 
 export type Count = number | Size
 
-/** Applies fn to a count. `fn` must not decrease where the result is used as a count: its value at the capacity becomes the new capacity. */
+/** Applies `fn` to a count. If the result is used as a count, `fn` must be non-decreasing: its value at the capacity becomes the new capacity. */
 export function map(count: Count, fn: (value: number) => number): Count {
   if (typeof count === 'number') return fn(count)
   const { variable, capacity, at } = count
   return new Size(variable, fn(capacity), (value) => fn(at(value)))
 }
 
-/** The number that buffers, kernels and loops are made for. */
+/** The number for which buffers, kernels and loops are sized. */
 export const capacityOf = (count: Count): number => (typeof count === 'number' ? count : count.capacity)
 
 export const times = (count: Count, factor: number): Count => map(count, (n) => n * factor)
 
-/** Number of groups of `size` that hold `count` items. */
+/** Number of groups of `size` needed for `count` items. */
 export const groupsOf = (count: Count, size: number): Count => map(count, (n) => Math.ceil(n / size))
 
-/** How many of `count` items lie in first .. first + most; 0 where there are fewer than `first`. */
+/** How many of `count` items lie in first .. first + most; 0 if there are at most `first`. */
 export const within = (count: Count, first: number, most: number): Count =>
   map(count, (n) => Math.max(0, Math.min(most, n - first)))

@@ -1,7 +1,7 @@
-/** Timestamp timing per dispatch: two timestamps around each. */
+/** Times each dispatch by two timestamps around it. */
 import type { Dispatch } from './commands.ts'
 
-/** Gives passes their timestamps while commands are encoded. */
+/** Assigns timestamps to passes while commands are encoded. */
 export interface PassTimer {
   /** Whether each dispatch is a pass of its own. */
   readonly each: boolean
@@ -9,7 +9,7 @@ export interface PassTimer {
   next(encoder: GPUCommandEncoder): GPUComputePassTimestampWrites
   /** Adds a dispatch to the pass. */
   add(dispatch: Dispatch): void
-  /** Ends a submit. */
+  /** Records the commands that copy the timestamps out; called at the end of a submit. */
   resolve(encoder: GPUCommandEncoder): void
 }
 
@@ -19,10 +19,10 @@ export interface KernelTime {
   milliseconds: number
 }
 
-/** Timestamps a query set may hold. */
+/** Number of timestamps in a query set. */
 export const capacity = 4096
 
-/** How long a dispatch took, under the timer's name for it. */
+/** The duration of a dispatch, and the timer's name for it. */
 export interface Span<Name> {
   name: Name
   milliseconds: number
@@ -35,7 +35,7 @@ export class DispatchTimer<Name> implements PassTimer {
   readonly #nameOf: (dispatch: Dispatch) => Name
   #names: Name[][] = []
   #results: GPUBuffer[] = []
-  /** Query sets and buffers of submits that have not run yet; destroyed with the results. */
+  /** Query sets and buffers of submits that may not have run yet; destroyed after the results are read. */
   #spent: { destroy(): void }[] = []
   #set: GPUQuerySet | undefined
   #used = 0
@@ -47,7 +47,7 @@ export class DispatchTimer<Name> implements PassTimer {
     this.#nameOf = nameOf
   }
 
-  /** Times what `fn` has sent by the time it resolves, in order. */
+  /** Times everything that `fn` has sent by the time it resolves, in order. */
   async spans(fn: () => Promise<void>): Promise<Span<Name>[]> {
     this.running = true
     this.#names = []
@@ -60,7 +60,7 @@ export class DispatchTimer<Name> implements PassTimer {
     return await this.#result()
   }
 
-  /** A full set is resolved first. */
+  /** If the query set is full, it is resolved first. */
   next(encoder: GPUCommandEncoder): GPUComputePassTimestampWrites {
     if (this.#used + 2 > capacity) this.resolve(encoder)
     this.#set ??= this.#device.createQuerySet({ type: 'timestamp', count: capacity })
@@ -74,7 +74,7 @@ export class DispatchTimer<Name> implements PassTimer {
     this.#names.at(-1)!.push(this.#nameOf(dispatch))
   }
 
-  /** Its timestamps are copied out, since the set is used again. */
+  /** Resolves the current query set and copies its timestamps to a mappable buffer. */
   resolve(encoder: GPUCommandEncoder): void {
     if (this.#used === 0 || !this.#set) return
     const size = this.#used * 8

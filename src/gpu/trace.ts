@@ -1,8 +1,8 @@
 /**
- * The device's part of a trace (common/trace.ts): submits and waits as the host sees them, and by timestamps the time of every kernel or pass.
- * - The device's clock has an origin of its own. Two facts of each submit bound the difference to ours: it cannot have begun before it was sent,
- *   nor ended after it was known to be done. The largest of the first bounds is taken: a submit to an idle device comes closest to it. The trace's note
- *   says how far off that may be, by the second bounds.
+ * The device's part of a trace (common/trace.ts): submits and waits as the host sees them, and the time of every kernel or pass from timestamps.
+ * - The device's clock has its own origin. Each submit bounds its difference from the host's clock: the submit cannot have begun before it was sent,
+ *   nor ended after it was known to be done. The largest of the lower bounds is used, since a submit to an idle device comes close to it. The trace's
+ *   note says how far off that may be, judging by the upper bounds.
  * - Timestamps are read when a wait for later work is over, so that nothing waits for them.
  */
 import { gpuProcess, tracer, type Span, type TraceArgs, type TraceEvent, type Tracer } from '../common/trace.ts'
@@ -10,25 +10,25 @@ import type { Dispatch } from './commands.ts'
 import { capacity, type PassTimer } from './timing.ts'
 import type { WaitFor } from './waits.ts'
 
-/** Timestamps of up to `capacity / 2` passes on their way to the host. Used again. */
+/** Buffers for the timestamps of up to `capacity / 2` passes on their way to the host; reused. */
 interface Slots {
   set: GPUQuerySet
   resolved: GPUBuffer
   staging: GPUBuffer
 }
 
-/** Passes of a submit whose timestamps lie in one set. */
+/** Passes of a submit whose timestamps are in one query set. */
 interface Batch {
   slots: Slots
   passes: { label: string; workgroups: string; more: number }[]
   submit: number
   author: Tracer['author']
-  /** When it was sent, by our clock in us; and when it was known to be done. */
+  /** When it was sent, and when it was known to be done, in us by the host's clock. */
   sent: number
   done: number
 }
 
-/** A pass or a submit with the device's times, in us since the first one. */
+/** A pass or a submit with its times by the device's clock, in us since the first timestamp. */
 interface Timed {
   name: string
   track: string
@@ -45,18 +45,18 @@ export class GpuTrace implements PassTimer {
   readonly #timestamps: boolean
   readonly #poolBytes: () => number
   #tracer: Tracer | undefined
-  /** The last value of the memory counter. */
+  /** The last recorded value of the memory counter. */
   #bytes = 0
   readonly #free: Slots[] = []
-  /** The batch that is filled, and those that are resolved and not sent, sent, being read. */
+  /** The batch being filled, then those resolved but not sent, sent, and being read. */
   #filling: Batch | undefined
   readonly #resolved: Batch[] = []
   #sent: Batch[] = []
   #reading: Promise<void>[] = []
-  /** The submit that is encoded. */
+  /** The submit being encoded. */
   #submit: { number: number; commands: number; span: Span } | undefined
   #timed: Timed[] = []
-  /** The device's time that others are counted from, and the bounds of the difference between the clocks, in us. */
+  /** The first timestamp, from which others are counted, and the bounds of the difference between the clocks, in us. */
   #origin: bigint | undefined
   #least = -Infinity
   #most = Infinity
@@ -71,7 +71,7 @@ export class GpuTrace implements PassTimer {
     return this.#tracer!.level === 'kernels'
   }
 
-  /** A submit begins to be encoded. Gives what times it, where a trace is recorded and has room. */
+  /** To be called when a submit begins to be encoded. Returns its timer if a trace is being recorded and has room. */
   begin(commands: number): PassTimer | undefined {
     if (!tracer) return undefined
     if (tracer !== this.#tracer) this.#start(tracer)
@@ -113,7 +113,7 @@ export class GpuTrace implements PassTimer {
     this.#filling = undefined
   }
 
-  /** The submit is with the device. */
+  /** To be called when the submit has been sent to the device. */
   sent(): void {
     if (!this.#submit) return
     const { number, span } = this.#submit
@@ -124,13 +124,13 @@ export class GpuTrace implements PassTimer {
     if (this.#resolved.length > 0) this.#tracer!.link(number, this.#resolved[0].sent)
     span.end()
     for (const batch of this.#resolved.splice(0)) {
-      // A span each, one for all of them, and the arrow's end.
+      // One event for each pass, one for the submit, and one for the end of its arrow.
       if (this.#tracer!.take(batch.passes.length + 2)) this.#sent.push(batch)
       else this.#free.push(batch.slots)
     }
   }
 
-  /** A wait for all that was sent begins. */
+  /** To be called when a wait for everything sent so far begins; `end` of the result when it is over. */
   wait(wait: string | WaitFor): { end(): void } | undefined {
     if (!tracer || tracer !== this.#tracer) return undefined
     const { name, work } = typeof wait === 'string' ? { name: wait, work: null } : wait
@@ -158,7 +158,7 @@ export class GpuTrace implements PassTimer {
 
   async #read(batch: Batch): Promise<void> {
     const { slots, passes, submit, author, sent } = batch
-    // A device that is lost has no times; its error is told elsewhere.
+    // A lost device has no times; its error is reported elsewhere.
     const mapped = await slots.staging.mapAsync(GPUMapMode.READ, 0, passes.length * 16).then(
       () => true,
       () => false,
@@ -172,11 +172,11 @@ export class GpuTrace implements PassTimer {
     const whole = { begin: Infinity, end: -Infinity }
     passes.forEach(({ label, workgroups, more }, i) => {
       const [begin, end] = [times[2 * i], times[2 * i + 1]]
-      // A driver that was interrupted may leave a timestamp out.
+      // If the driver was interrupted, a timestamp may be missing.
       if (!(end >= begin) || stamps[2 * i] === 0n) return
       whole.begin = Math.min(whole.begin, begin)
       whole.end = Math.max(whole.end, end)
-      // Kernels of one file have one name, and so one colour and one sum; what they were compiled with is an argument.
+      // All variants of a file's kernel share a name, and so a colour and a sum; the compile-time constants are an argument.
       const [name, constants = ''] = label.slice(0, label.endsWith(')') ? -1 : undefined).split('(')
       const args: TraceArgs = more > 0 ? { dispatches: more + 1 } : { workgroups, constants }
       this.#timed.push({ name: more > 0 ? `${name} and ${more} more` : name, track: author, begin, end, args })
@@ -193,7 +193,7 @@ export class GpuTrace implements PassTimer {
     })
   }
 
-  /** Everything that was timed, by our clock. */
+  /** All timed events, by the host's clock. */
   async #finish(active: Tracer): Promise<TraceEvent[]> {
     for (const batch of this.#sent.splice(0)) this.#reading.push(this.#read(batch))
     await Promise.all(this.#reading.splice(0))
@@ -218,7 +218,7 @@ function makeSlots(device: GPUDevice): Slots {
   }
 }
 
-/** Events on the GPU's tracks; where two overlap (passes that do not depend on each other may), the later one goes to a second lane of its track. */
+/** Lays out events on the GPU's tracks. If two overlap (as independent passes may), the later one goes to another lane of its track. */
 function layOut(timed: Timed[], offset: number): TraceEvent[] {
   const events: TraceEvent[] = [named('process_name', 0, 'GPU')]
   const lanes = tracks.map((): { tid: number; end: number }[] => [])

@@ -1,41 +1,44 @@
 /**
- * Sleeping through waits on a software adapter. While a GPU promise is pending Dawn's Node binding spins on a core, which such an adapter
- * computes with; so most of a wait is slept through first, and the promise is asked for near its end. From then on the event loop naps
- * between its turns, each of which asks the device once.
- * - A wait has a name and an amount of work; what a unit of work takes is learned from the last two waits of that name (the smaller: one that held a pause of
- *   the machine must not make the next ones oversleep).
- * - Nothing is learned from a wait that may have held a kernel's compilation, which this driver does at a kernel's first use: it takes a hundred times as long
- *   as the work, and a wait that overslept cannot tell by how much.
- * - The device works its queue in order, so a wait begins where the one before it ends: a decode step behind a training step sleeps for both.
- * Meanwhile the system is made to give the driver its cores (cores.ts).
+ * Sleeps through waits on a software adapter. While a GPU promise is pending, Dawn's Node binding spins on a core that such an adapter needs for
+ * computing. So most of a wait is spent asleep, and the promise is requested only near its end. From then on the event loop naps between its turns,
+ * each of which polls the device once.
+ * - A wait has a name and an amount of work. The time per unit of work is learned from the last two waits of that name. The smaller one counts, so
+ *   that a pause of the machine during one wait does not make the next ones oversleep.
+ * - Nothing is learned from a wait that may have included compiling a kernel, which this driver does at the kernel's first use: it takes a hundred
+ *   times as long as the work, and a wait that overslept cannot tell by how much.
+ * - The device executes its queue in order, so a wait begins where the previous one ends: a decode step behind a training step sleeps for both.
+ *   Meanwhile the system is made to give the driver its cores (cores.ts).
  */
 import { setImmediate as turn } from 'node:timers/promises'
 import { beginWait } from './cores.ts'
 
 export interface WaitFor {
   name: string
-  /** Amount of work that is waited for, in any unit (rows). */
+  /** Amount of work that is waited for, in any unit (for example rows). */
   work: number
 }
 
-/** Part of the expected time that is slept. */
+/** Fraction of the expected time that is slept. */
 const slept = 0.85
-/** Milliseconds of a nap, the most that an answer, or anything else that the event loop has to do, is late; and what a turn of that loop takes, Dawn's questions to the device included. */
+/**
+ * Milliseconds: the shortest and the longest nap, which is also the most by which anything else on the event loop is delayed; and what one turn of
+ * the event loop takes, including Dawn's polling of the device.
+ */
 const [shortest, longest, aTurn] = [0.4, 2, 0.1]
 const nobody = new Int32Array(new SharedArrayBuffer(4))
 
 export class WaitClock {
-  /** Milliseconds a unit of work, of the last two waits. */
+  /** Milliseconds per unit of work, from the last two waits of each name. */
   readonly #rates = new Map<string, [number, number]>()
-  /** When the device is expected to have done all work that is waited for, and when the last wait ended. */
+  /** When the device is expected to finish all work that is waited for, and when the last wait ended. */
   #due = 0
   #done = 0
-  /** Kernels that were compiled by the end of the last wait. */
+  /** Number of kernels that had been compiled by the end of the last wait. */
   #compiled = 0
 
   /**
-   * Waits for `start()`, asleep for most of the time that `wait` is expected to take.
-   * @param kernels how many were sent so far that had not been sent before
+   * Waits for `start()`, asleep for most of the expected time.
+   * @param kernels number of kernels sent for the first time so far
    */
   async through(wait: WaitFor, start: () => Promise<unknown>, kernels: number): Promise<void> {
     const cores = beginWait()
@@ -53,7 +56,7 @@ export class WaitClock {
       cores.rest()
     }
     const end = performance.now()
-    // It may have been over before we woke: then its length is unknown, and shorter than what was slept.
+    // The work may have finished before we woke. Its length is then unknown, but less than the sleep.
     const own = end - Math.max(begin, this.#done)
     const took = own * (pause > 2 && end - woke < 0.5 ? 0.7 : 1)
     if (this.#compiled >= kernels) {
@@ -67,19 +70,19 @@ export class WaitClock {
   }
 }
 
-/** The waits that are napped through now, the newest last. */
+/** The waits in `napping`, newest last. */
 const open: { begin: number }[] = []
 
 /**
- * Waits for a promise of the device without taking a core from it. A turn of the event loop takes some of the time of a core, an answer that is seen late leaves
- * all of them idle: their sum over a wait is least where a nap is the root of what a turn takes times what is left of the wait. That is not known, and taken to be
- * as long as the wait was so far. Of several waits the newest naps for all.
+ * Waits for a promise of the device without taking a core from it. A turn of the event loop costs time of one core, while an answer that is seen late
+ * leaves all of them idle. The sum of both over a wait is smallest if a nap is the square root of the product of a turn's cost and the remaining
+ * wait. The remaining wait is unknown, and taken to be as long as the wait so far. If there are several waits, the newest naps for all.
  */
 export async function napping(promise: Promise<unknown>): Promise<void> {
   const wait = { begin: performance.now(), over: false }
   const end = () => (wait.over = true)
   promise.then(end, end)
-  // A promise that is settled already needs no nap.
+  // A promise that is already settled needs no nap.
   await turn()
   open.push(wait)
   while (!wait.over) {

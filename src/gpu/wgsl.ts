@@ -85,13 +85,13 @@ function expandLines(path: string, lines: string[], from: number, to: number, sc
 
 const directives = ['include', 'if', 'else', 'endif', 'for', 'end', 'let']
 
-/** The directive of a line, and what follows it but a comment. */
+/** The directive of a line, and the text after it without a trailing comment. */
 function directiveOf(line: string): { word: string; rest: string } | undefined {
   const [, word, rest] = (line.includes('#') && /^\s*#(\w+)\s*(.*?)\s*(?:\/\/.*)?$/.exec(line)) || []
   return word === undefined ? undefined : { word, rest }
 }
 
-/** Finds the line that closes the block opened at `start`, and its `#else` where it has one. */
+/** Finds the line that closes the block opened at `start`, and its `#else` if it has one. */
 function matching(lines: string[], start: number, to: number, kind: 'if' | 'for', path: string) {
   const closer = kind === 'if' ? 'endif' : 'end'
   let depth = 0
@@ -99,7 +99,7 @@ function matching(lines: string[], start: number, to: number, kind: 'if' | 'for'
   for (let n = start + 1; n < to; n++) {
     const { word, rest } = directiveOf(lines[n]) ?? {}
     if (word === undefined) continue
-    // Checked here, since the lines may be left out of the expansion.
+    // Checked here because these lines may be left out of the expansion.
     if (!directives.includes(word) || (word === 'else' && rest))
       throw new Error(`${path}:${n + 1}: unexpected directive '#${word} ${rest}'`)
     if (word === kind) depth++
@@ -122,7 +122,7 @@ function substitute(line: string, scope: Constants, where: string): string {
   return out + line.slice(done)
 }
 
-/** Values of expressions without names: an unrolled kernel has thousands, but few different ones. */
+/** Values of evaluated expressions: an unrolled kernel has thousands of them, but few different ones. */
 const values = new Map<string, number>()
 
 function evaluate(expression: string, scope: Constants, where: string): number {
@@ -161,12 +161,12 @@ export function bindingsOf(source: string): BindingDeclaration[] {
   return found.sort((a, b) => a.binding - b.binding)
 }
 
-/** Parameters of a kernel at most: as many bytes of immediates as every adapter has. */
+/** Maximum number of parameters of a kernel: they fill the bytes of immediates that every adapter has. */
 const mostParams = 16
 
 /**
- * Names and scalar types of `struct Params`, in order; empty where the kernel has none. All fields are 4 bytes.
- * @throws Error naming the kernel and the field that is of another type, or that there are too many for immediates
+ * Names and scalar types of the fields of `struct Params`, in order; empty if the kernel has none. All fields have 4 bytes.
+ * @throws Error naming the kernel if a field has another type, or if there are too many fields for immediates
  */
 export function paramsOf(source: string, kernel: string): { name: string; type: 'u32' | 'i32' | 'f32' }[] {
   const body = /struct\s+Params\s*\{([^}]*)\}/.exec(source)?.[1] ?? ''
