@@ -1,9 +1,13 @@
 /**
- * Adapters on the GPU for steps whose rows use different ones. For the projections of one input, the policy's adapter (a copy of its trained values) and the
- * named ones are stacked along the rank to one low-rank product (kernels/lora/stack.wgsl), of which each row keeps its own adapter's part.
- * - Bits: a row sums over the weight, then over the whole stacked rank in order; parts of other adapters add 0. So it has the bits of a decoder with its adapter alone.
- * - Cost: a step computes all parts for all rows, which adds rank / K and rank / N of a projection's work. The bank has room for the loaded adapters, and grows in powers of two.
- * - Memory: 4 x rank x (inputs + outputs) bytes a projection, where rank is the policy's plus width x places: every named adapter takes the width of the widest.
+ * Adapters on the GPU, for steps whose rows use different ones. For the projections of one input, the policy's adapter (a copy of its trained values)
+ * and the named ones are stacked along the rank into one low-rank product (kernels/lora/stack.wgsl), from which each row keeps its own adapter's
+ * part.
+ * - Bits: a row sums over the weight, then over the whole stacked rank in order; the parts of other adapters add 0. So it has the same bits as a
+ *   decoder with only its adapter.
+ * - Cost: a step computes all parts for all rows, which adds rank / K and rank / N of a projection's work. The bank has room for the loaded adapters,
+ *   and grows in powers of two.
+ * - Memory: 4 x rank x (inputs + outputs) bytes per projection, where rank is the policy's rank plus width x places: every named adapter takes the
+ *   width of the widest.
  */
 import type { Projection } from '../autograd/ops/linear.ts'
 import type { RowAdapters, StackedLora } from '../autograd/ops/linears.ts'
@@ -15,13 +19,13 @@ import { projectionsOf, type Decoder } from '../model/decoder.ts'
 import type { Adapter } from '../model/peft.ts'
 import { firstNamed, placeOfPolicy } from './step-rows.ts'
 
-/** Parts of a buffer begin at multiples of so many values, as bindings must. */
+/** Alignment in values of the parts of a buffer, as required for bindings. */
 const alignment = 64
 
-/** The projections that have the same input. */
+/** Projections that have the same input. */
 interface Group {
   projections: Projection[]
-  /** Rank of the policy's adapter, 0 without one. */
+  /** Rank of the policy's adapter; 0 if there is none. */
   own: number
   buffer?: GpuBuffer
   stack?: StackedLora
@@ -31,15 +35,15 @@ export class AdapterBank {
   readonly #gpu: Gpu
   readonly #groups: Group[]
   readonly #of = new Map<Projection, Group>()
-  /** Rank of each named adapter's part, and how many such parts there is room for. */
+  /** Rank of each named adapter's part, and the number of such parts that there is room for. */
   #width = 0
   #room = 0
-  /** For each place from `firstNamed` on, the scales of its adapter, by projection. */
+  /** For each place from `firstNamed` on, the scales of its adapter by the projection's name. */
   readonly #scales: Map<string, number>[] = []
   #made = false
   /** Whether the policy's part is out of date. */
   #stale = true
-  /** Number of the current layout of the buffers: commands recorded with an older one must be recorded again. */
+  /** Version of the buffers' layout: commands recorded with an older one must be recorded again. */
   layout = 0
 
   constructor(decoder: Decoder) {
@@ -59,12 +63,12 @@ export class AdapterBank {
     return this.#groups.reduce((sum, { buffer }) => sum + (buffer?.bytes ?? 0), 0)
   }
 
-  /** To be called when the policy's weights have changed. */
+  /** To be called after the policy's weights have changed. */
   changed(): void {
     this.#stale = true
   }
 
-  /** To be called before a step with several adapters is recorded or replayed: brings the policy's part up to date. */
+  /** Brings the policy's part up to date; to be called before a step with several adapters is recorded or replayed. */
   refresh(): void {
     if (!this.#made) this.#arrange(this.#width, this.#room, undefined)
     if (!this.#stale) return
@@ -81,14 +85,14 @@ export class AdapterBank {
     this.#stale = false
   }
 
-  /** The adapters of a step's rows, by the indices in `places`. */
+  /** The adapters of a step's rows, by the indices in the buffer `places`. */
   rows(places: GpuBuffer): RowAdapters {
     return { places, of: ([first]) => this.#of.get(first)!.stack }
   }
 
   /**
-   * Writes an adapter to a place, by commands recorded now: steps recorded before use the old one, later steps the new one.
-   * @throws UserError where the bank would exceed what the machine's adapter can bind, GpuMemoryError; nothing is written then
+   * Writes an adapter to a place, by commands recorded now: steps recorded earlier use the old one, later steps the new one.
+   * @throws UserError if the bank would exceed what the GPU adapter can bind, GpuMemoryError; nothing is written then
    */
   write(place: number, { tensors }: Adapter): void {
     const gpu = this.#gpu
@@ -137,7 +141,7 @@ export class AdapterBank {
     this.#made = false
   }
 
-  /** Allocates the buffers again for wider parts, or more of them, and copies the present ones over. */
+  /** Reallocates the buffers for wider or more parts, and copies the present parts over. */
   #arrange(width: number, room: number, coming: Adapter['tensors'] | undefined): void {
     const gpu = this.#gpu
     const plans = this.#groups.map((group) => {
@@ -152,7 +156,7 @@ export class AdapterBank {
       )
     }
     const groups = this.#groups.flatMap((group, g) => (plans[g] ? [{ group, plan: plans[g] }] : []))
-    // All are allocated before anything changes: without enough memory everything stays as it is.
+    // All buffers are allocated before anything changes, so that everything stays as it is if memory runs out.
     const buffers = allOrNone(groups, ({ plan }) => gpu.pool.acquire(plan.values * 4, 'adapters', { exact: true }))
     const old = this.#groups.map(({ buffer }) => buffer)
     const [oldWidth, oldRoom] = [this.#width, this.#room]
@@ -190,7 +194,7 @@ export class AdapterBank {
 const touches = ({ projections }: Group, tensors: Adapter['tensors']): boolean =>
   projections.some(({ name }) => tensors.has(name))
 
-/** Acquires a buffer for each item; where one fails, releases the others. */
+/** Acquires a buffer for each item; if one fails, releases the others. */
 function allOrNone<T>(items: readonly T[], acquire: (item: T) => GpuBuffer): GpuBuffer[] {
   const made: GpuBuffer[] = []
   try {
@@ -217,7 +221,7 @@ function planOf({ projections, own }: Group, width: number, room: number) {
   return { rank, a, b, scales, values }
 }
 
-/** Copies the part that begins at `from` of the rank to where it begins at `to`; the rest of a wider part is 0. */
+/** Copies the part that begins at rank `from` of one stack to rank `to` of another; if the new part is wider, the rest is 0. */
 function bringOver(gpu: Gpu, projections: Projection[], before: StackedLora, after: StackedLora, from: number, to: number): void {
   projections.forEach(({ weight: { rows, columns } }, i) => {
     gpu.copy(before.a[i], from * columns * 4, after.a[i], to * columns * 4, before.width * columns * 4)

@@ -1,7 +1,8 @@
 /**
- * Named adapters beside the policy's own: which is loaded at which place, which requests use it, and the version that its tokens carry.
- * - A request holds the place of its adapter from when it is made until it ends. A name that is unloaded is refused at once; its place is free when nobody holds it.
- * - Files are read while steps go on; the adapter is then put in place in one turn of the event loop, between two steps.
+ * Named adapters besides the policy's own: the place that each is loaded at, the requests that use it, and the version that its tokens carry.
+ * - A request holds its adapter's place from its creation until it ends. An unloaded name is refused at once; its place becomes free when no request
+ *   holds it.
+ * - Files are read while steps continue. The adapter is then installed within one turn of the event loop, between two steps.
  */
 import { UserError } from '../common/errors.ts'
 import type { PolicyVersion } from '../common/types.ts'
@@ -12,16 +13,16 @@ import { firstNamed, placeOfNone, placeOfPolicy } from './step-rows.ts'
 import type { AdapterInfo, AdapterSet } from './types.ts'
 
 interface AdapterLimits {
-  /** Most named adapters at a time, counting those that are unloaded but still used by requests. */
+  /** Maximum number of named adapters, counting those that are unloaded but still used by requests. */
   maxAdapters: number
-  /** A multiple of 8. */
+  /** Maximum rank of an adapter; a multiple of 8. */
   maxRank: number
 }
 
 interface Entry {
   info: AdapterInfo
   place: number
-  /** Identifies its keys and values in the cache; changes whenever its weights do. */
+  /** Identifies the adapter's keys and values in the cache; changes whenever its weights do. */
   space: number
   users: number
   loaded: boolean
@@ -30,9 +31,9 @@ interface Entry {
 /** The adapter of a request. */
 export interface HeldAdapter {
   place: number
-  /** Version of the tokens that are sampled now. */
+  /** Version of tokens sampled now. */
   version(): PolicyVersion
-  /** Cache space of the keys and values that are computed now. */
+  /** Cache space of keys and values computed now. */
   space(): number
   release(): void
 }
@@ -42,14 +43,14 @@ export class Adapters implements AdapterSet {
   readonly #decoder: Decoder
   readonly #limits: AdapterLimits
   readonly #forget: (adapter: string, space: number) => void
-  /** By place from `firstNamed` on. */
+  /** Entries by place, counted from `firstNamed`. */
   readonly #places: (Entry | undefined)[] = []
   readonly #named = new Map<string, Entry>()
   readonly #loads = new Map<string, number>()
   #spaces = 0
   #closed = false
 
-  /** @param forget called with an adapter and its current space: cached keys and values of its other spaces are no longer of use */
+  /** @param forget called with an adapter and its current space: cached keys and values of its other spaces are no longer useful */
   constructor(decoder: Decoder, limits: AdapterLimits, forget: (adapter: string, space: number) => void) {
     if (limits.maxRank < 8 || limits.maxRank % 8 !== 0) {
       throw new UserError(`maxAdapterRank is ${limits.maxRank}; it must be a multiple of 8.`)
@@ -73,7 +74,7 @@ export class Adapters implements AdapterSet {
     const adapter = await readAdapter(path)
     if (this.#closed) throw new Error('the engine is closed')
     this.#check(adapter)
-    // Others may have been loaded meanwhile.
+    // Another load may have finished meanwhile.
     this.#checkName(name, options)
     const entry = this.#named.get(name)
     const place = entry?.place ?? this.#freePlace(name)
@@ -99,7 +100,10 @@ export class Adapters implements AdapterSet {
     this.#tidy(entry)
   }
 
-  /** @throws UserError for a name that is not loaded */
+  /**
+   * The adapter of a new request: undefined is the policy's own, null is none.
+   * @throws UserError for a name that is not loaded
+   */
   hold(adapter: string | null | undefined, policy: () => PolicyVersion, none: () => PolicyVersion): HeldAdapter {
     if (adapter === undefined) return { place: placeOfPolicy, version: policy, space: policy, release: () => {} }
     if (adapter === null) return { place: placeOfNone, version: none, space: none, release: () => {} }
@@ -113,7 +117,7 @@ export class Adapters implements AdapterSet {
     return { place: entry.place, version: () => entry.info.version, space: () => entry.space, release }
   }
 
-  /** To be called when the base weights have changed. */
+  /** To be called after the base weights have changed. */
   reloaded(): void {
     for (const entry of this.#places) {
       if (!entry) continue

@@ -1,6 +1,6 @@
 /**
- * Reads the tokens of steps in flight back. Where steps are begun ahead of the host, the tokens of several steps are read together, as a block: the device
- * goes from one step to the next, and the host wakes once a block.
+ * Reads back the tokens of steps in flight. When steps are started ahead of the host, the tokens of several steps are read together, as a block: the
+ * device goes from one step to the next, and the host wakes once per block.
  */
 import type { Sampled } from './sampler.ts'
 import type { StepRows } from './step-rows.ts'
@@ -11,18 +11,21 @@ export class ReadBlocks {
   readonly #size: number
   #open: ReturnType<typeof opened> | undefined
 
-  /** @param size steps of a block at most; 1 reads each step by itself */
+  /** @param size maximum number of steps in a block; 1 reads each step by itself */
   constructor(commands: StepCommands, size: number) {
     this.#commands = commands
     this.#size = size
   }
 
-  /** Whether there are steps that nobody waits for yet: `close` reads them. */
+  /** Whether a block is open, which nobody waits for yet: `close` reads it. */
   get isOpen(): boolean {
     return this.#open !== undefined
   }
 
-  /** Sends the step that was just recorded. Resolves with its tokens once its block has been read. To be called before its draws count as pending. */
+  /**
+   * Sends the step that was just recorded. Resolves with its tokens once its block has been read. To be called before the step's draws count as
+   * pending.
+   */
   take(step: StepRows): Promise<Sampled> {
     if (this.#size === 1) return this.#commands.read(step)
     const open = (this.#open ??= opened())
@@ -45,12 +48,12 @@ export class ReadBlocks {
 
 function opened() {
   const all = Promise.withResolvers<Sampled[]>()
-  // Its steps get its error; a device that is lost while the first step is sent leaves a block without steps.
+  // The block's steps get its error. If the device is lost while the first step is sent, the block has no steps, and nobody else handles it.
   all.promise.catch(() => {})
   return { steps: 0, rows: 0, all }
 }
 
-/** Whether somebody waits for a token of this step: it is a request's last, or the first of a stream. */
+/** Whether somebody waits for a token of this step: the last token of a request, or the first of a stream. */
 function isDue({ sampled }: StepRows): boolean {
   return sampled.some(
     ({ sequence, target }) =>

@@ -1,4 +1,4 @@
-/** How many pages the engine's KV cache gets. */
+/** Computes how many pages the engine's KV cache gets. */
 import { UserError } from '../common/errors.ts'
 import type { Decoder } from '../model/decoder.ts'
 import { attentionLayers } from '../model/shapes.ts'
@@ -6,20 +6,20 @@ import type { EngineOptions } from './types.ts'
 
 interface CacheSize {
   pages: number
-  /** Tokens a page holds. */
+  /** Tokens per page. */
   pageSize: number
-  /** Keys and values are kept in half precision. */
+  /** Whether keys and values are stored in half precision. */
   f16: boolean
 }
 
 /**
- * The pages that the options ask for, as far as the adapter's largest binding and `cacheBytes` go.
- * @throws UserError where a sequence of maxLength tokens does not fit, or f16 does not fit the model
+ * The number of pages that the options ask for, limited by the adapter's largest binding and by `cacheBytes`.
+ * @throws UserError if a sequence of `maxLength` tokens does not fit, or the model does not support an f16 cache
  */
 export function cacheOf({ gpu, config }: Decoder, options: EngineOptions): CacheSize {
   const { maxSequences, maxLength, cacheRows, cacheBytes = Infinity, pageSize = 16 } = options
   const f16 = options.kvCacheDtype === 'f16'
-  // The rotated part of a head is written eight values at a time, too.
+  // The rotated part of a head, too, is written eight values at a time.
   const eights = [config.headDim, config.qwen35?.rotaryDim ?? 0].find((channels) => channels % 8 !== 0)
   if (f16 && eights !== undefined) {
     throw new UserError(`A KV cache of f16 needs heads of a multiple of 8 values, and this model's have ${eights}.`)

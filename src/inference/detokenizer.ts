@@ -1,4 +1,4 @@
-/** Text of a completion while it is streamed: only what can no longer change, so that nothing has to be taken back. */
+/** Decodes a completion while it is streamed. Only text that can no longer change is returned, so nothing ever has to be taken back. */
 import { decodeStream } from '../model/tokenizer.ts'
 import type { StreamDecoder, Tokenizer } from '../model/tokenizer.ts'
 import { earliest } from './stop-watch.ts'
@@ -6,22 +6,22 @@ import { earliest } from './stop-watch.ts'
 export interface DetokenizerOptions {
   /** Strings that end the text; empty ones are ignored. */
   stop?: readonly string[]
-  /** The stop string that ended the text stays in it. Default false. */
+  /** Whether the stop string that ended the text stays in it. Default false. */
   includeStop?: boolean
-  /** Default true, as vLLM's `skip_special_tokens`. */
+  /** As vLLM's `skip_special_tokens`. Default true. */
   skipSpecialTokens?: boolean
 }
 
 /**
- * Takes a completion's ids one at a time and gives the text that is certain. Held back are the bytes of an unfinished character and whatever
- * may be the beginning of a stop string. All pieces, with that of `flush`, are `tokenizer.decode` of the ids up to the first stop string:
- * the one that is complete first, and of several that one token completes the one that begins first.
+ * Takes a completion's ids one at a time and returns the text that is certain. The bytes of an unfinished character, and text that may be the
+ * beginning of a stop string, are held back. All pieces together, including that of `flush`, are `tokenizer.decode` of the ids up to the first stop
+ * string. That is the stop string completed first; if one token completes several, the one that begins first.
  */
 export class Detokenizer {
   readonly #decoder: StreamDecoder
   readonly #stop: readonly string[]
   readonly #includeStop: boolean
-  /** Decoded text that was not given out yet. */
+  /** Decoded text that was not returned yet. */
   #held = ''
   #stopped: string | null = null
 
@@ -37,7 +37,7 @@ export class Detokenizer {
     return this.#stopped
   }
 
-  /** Takes an id. Returns the text that is now certain; '' where there is none, and always after a stop string. */
+  /** Takes an id. Returns the text that is now certain; '' if there is none, and always after a stop string. */
   push(id: number): string {
     return this.#stopped === null ? this.#take(this.#decoder.push(id), false) : ''
   }
@@ -61,7 +61,7 @@ export class Detokenizer {
   }
 }
 
-/** Length of the longest end of `text` that is the beginning of one of `words`. */
+/** Length of the longest suffix of `text` that is the beginning of one of `words`. */
 export function mayBegin(text: string, words: readonly string[]): number {
   let longest = 0
   for (const word of words) {

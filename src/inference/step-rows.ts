@@ -1,46 +1,52 @@
-/** The rows of one engine step, and how they are put together. Host only. */
+/** The rows of one engine step, and the builder that assembles them. Host only. */
 import { blocksOf, type Sharing } from '../kernels/attention/shared.ts'
 import type { Page, PagePool } from './pages.ts'
 import type { Draw } from './sampler.ts'
 import { sharedBeginnings, type SingleRow } from './shared-keys.ts'
 
-/** Adapter indices of rows: 0 for the policy's own, 1 for none, from 2 on for named adapters. */
+/** Adapter indices of rows: 0 for the policy's own adapter, 1 for no adapter, and 2 onwards for named adapters. */
 export const placeOfPolicy = 0
 export const placeOfNone = 1
 export const firstNamed = 2
 
-/** Rows of one step, as decoderHidden takes them; arrays are as long as `rows`, padding included. */
+/** The rows of one step, as `decoderHidden` takes them. Arrays have an entry for each of `rows`, including padding. */
 export interface StepRows {
-  /** Padded to few sizes (`roundRows`), so that plans, buffers and bind groups are found again. */
+  /** Padded to one of a few sizes (`roundRows`), so that plans, buffers and bind groups are reused. */
   rows: number
-  /** Token ids; `fromDrawn` + i stands for draw i of the step before, which was not read back yet. */
+  /** Token ids; `fromDrawn` + i stands for draw i of the previous step, which has not been read back yet. */
   ids: Uint32Array
-  /** Four words a row: where its pages begin in `pages`, 1 for a prompt's row, keys that it shares, position; see kernels/attention/common.wgsl. */
+  /**
+   * Four words per row: where its pages begin in `pages`, 1 for a row of a prompt, the number of keys that it shares, and its position; see
+   * kernels/attention/common.wgsl.
+   */
   info: Uint32Array
-  /** Of each row: the cache row that its keys and values go to, and its position. */
+  /** For each row: the cache row that its keys and values are written to, and its position. */
   slots: Uint32Array
-  /** Page tables of all sequences, one after the other; entry 0 is the page that padding writes to. */
+  /** Page tables of all sequences, concatenated; entry 0 is the page that padding writes to. */
   pages: Uint32Array
-  /** Rows that share a prefix, whose keys are read once for all of them (`blocksOf`). */
+  /** Rows that share a prefix, whose keys are read once for all of these rows (`blocksOf`). */
   blocks: Uint32Array | undefined
-  /** Index of each row's adapter, and whether any is not the policy's. */
+  /** Index of each row's adapter, and whether any row uses another adapter than the policy's. */
   adapters: Uint32Array
   mixed: boolean
-  /** Cache rows to be copied before the step: from, to, and so on. */
+  /** Pairs (from, to) of cache rows to copy before the step. */
   copies: Uint32Array
   /**
-   * Four words a row: its sequence's state slot, the sequence's first row in this step, how many rows it has, and 1 where they go on from
-   * the slot's state.
+   * Four words per row: its sequence's state slot, the sequence's first row in this step, its number of rows, and 1 if they continue from the slot's
+   * state.
    */
   runs: Uint32Array
-  /** State slots to be copied before the step: from, to, and so on. */
+  /** Pairs (from, to) of state slots to copy before the step. */
   stateCopies: Uint32Array
-  /** Rows that a token is drawn from, or scored against. */
+  /** Rows for which a token is drawn or scored. */
   sampled: Draw[]
   prefillRows: number
 }
 
-/** Steps have this many rows: 1, 2, multiples of 4 up to 32, of 8 up to 64, of 16 up to 256, coarser beyond. Matmul kernels round up so themselves. */
+/**
+ * The number of rows that a step of `rows` is padded to: 1, 2, multiples of 4 up to 32, of 8 up to 64, of 16 up to 256, coarser beyond. Matmul
+ * kernels round up in the same way.
+ */
 export function roundRows(rows: number): number {
   if (rows <= 2) return rows
   const octave = Math.floor(Math.log2(rows - 1))
@@ -55,7 +61,7 @@ export function below(rows: number): number {
   return smaller
 }
 
-/** Puts the rows of a step together. */
+/** Assembles the rows of a step. */
 export class StepBuilder {
   readonly sampled: Draw[] = []
   readonly #size: number
@@ -71,7 +77,7 @@ export class StepBuilder {
   readonly #singles: SingleRow[] = []
   readonly #sharing: Sharing | undefined
 
-  /** @param sharing how rows of a common prefix read its keys together, where the adapter gains by it */
+  /** @param sharing how rows with a common prefix read its keys together, if the adapter gains from it */
   constructor(pool: PagePool, sharing?: Sharing) {
     this.#sharing = sharing
     this.#size = pool.size
@@ -79,12 +85,12 @@ export class StepBuilder {
     this.#table = [this.#spare]
   }
 
-  /** Entries of `pages` so far. */
+  /** Number of entries in `pages` so far. */
   get entries(): number {
     return this.#table.length
   }
 
-  /** Adds a row; its number. */
+  /** Adds a row and returns its index. */
   put(id: number, pages: Page[], position: number, slot: number, adapter: number, prompt = false): number {
     let begin = this.#begins.get(pages)
     if (begin === undefined) {
@@ -100,13 +106,20 @@ export class StepBuilder {
     return row
   }
 
-  /** Notes that the last `count` rows are of one sequence, whose recurrent state lies in `slot`. @param goesOn whether they continue from that state or begin a new one */
+  /**
+   * Notes that the last `count` rows belong to one sequence, whose recurrent state is in `slot`.
+   * @param goesOn whether they continue from that state or begin a new one
+   */
   run(slot: number, count: number, goesOn: boolean): void {
     const first = this.#ids.length - count
     for (let i = 0; i < count; i++) this.#runs.push(slot, first, count, Number(goesOn))
   }
 
-  /** Pads the rows and builds the step. @param stateCopies slots of states to copy, from and to @param spareSlot where padding rows write to */
+  /**
+   * Pads the rows and builds the step.
+   * @param stateCopies pairs of state slots to copy, from and to
+   * @param spareSlot the slot that padding rows write to
+   */
   finish(
     copied: { from: Page; to: Page; count: number }[],
     prefillRows: number,
@@ -128,7 +141,7 @@ export class StepBuilder {
     const copies = copied.flatMap(({ from, to, count }) =>
       Array.from({ length: count }, (_, i) => [from.index * size + i, to.index * size + i]).flat(),
     )
-    // Padding: token 0 at position 0, all into the spare page, so all write the same bits.
+    // Padding: token 0 at position 0, all written to the spare page, so all rows write the same bits.
     const slots = fit(this.#slots, 2)
     const runs = fit(this.#runs, 4)
     for (let row = used; row < rows; row++) {

@@ -1,24 +1,25 @@
-/** Finds stop strings in a completion as its tokens come, decoding only the last few tokens each time. */
+/** Finds stop strings in a completion as its tokens arrive, decoding only the last few tokens each time. */
 import { settledIds } from '../model/settled.ts'
 
-/** Tokens to text: a tokenizer's `decode`. */
+/** Converts tokens to text: a tokenizer's `decode`. */
 export type Decode = (ids: readonly number[], options?: { skipSpecialTokens?: boolean }) => string
 
 /**
- * Keeps the text of a completion, token by token. While the last bytes are an incomplete character the text ends with U+FFFD; the last few tokens are then
- * decoded again with the next one, behind some of the tokens before them, since some decoders treat the first token of a list specially.
+ * Maintains the text of a completion, token by token. While the last bytes are an incomplete character, the text ends with U+FFFD. The last few
+ * tokens are then decoded again together with the next one. They are preceded by some of the tokens before them, because some decoders treat the
+ * first token of a list specially.
  */
 export class StopWatch {
   readonly #decode: Decode
   readonly #stop: string[]
   /** Characters at the end of the text that may be the beginning of a stop string. */
   readonly #reach: number
-  /** Final text; the ids of the last few tokens; and how many of these, with their text, are in `#text` already. */
+  /** Text that is final; the ids of the last few tokens; and how many of these already have their text in `#text`. */
   #text = ''
   #ids: number[] = []
   #settled = 0
   #settledText = ''
-  /** Length of the text that came while no stop string was looked for: a stop string must end behind it. */
+  /** Length of the text that arrived while stop strings did not count: a stop string must end after it. */
   #skipped = 0
 
   constructor(decode: Decode, stop: string[]) {
@@ -29,7 +30,7 @@ export class StopWatch {
 
   /**
    * Takes the next token.
-   * @param look false: stop strings that this token completes do not count, now or later
+   * @param look if false, stop strings that this token completes do not count, now or later
    * @returns the stop string that this token completed, and the text before it
    */
   push(id: number, look = true): { stop: string; text: string } | undefined {
@@ -53,7 +54,7 @@ export class StopWatch {
   }
 }
 
-/** The first of the stop strings in a text, of those that end behind `after`. */
+/** The first stop string in a text, among those that end after `after`. */
 export function earliest(text: string, stops: readonly string[], after: number): { stop: string; at: number } | undefined {
   let best: { stop: string; at: number } | undefined
   for (const stop of stops) {

@@ -11,11 +11,11 @@ export class TokenChoice {
   /** Tokens that end a completion. */
   readonly #ends: readonly number[]
   readonly #allowed: Uint32Array | undefined
-  /** Mask of the tokens that may come next, and the same before min_tokens is reached; undefined: all may. */
+  /** Mask of the tokens that may come next, and the same before min_tokens is reached; undefined if all may. */
   #mask: Uint32Array | undefined
   #early: Uint32Array | undefined
 
-  /** @throws what the constraint throws, and a UserError where it allows no token */
+  /** @throws whatever the constraint throws, and a UserError if it allows no token */
   constructor({ sampling, constraint }: GenerationRequest, eosTokenIds: Iterable<number>, vocabulary: number) {
     const { logit_bias = {}, allowed_token_ids, min_tokens = 0, stop_token_ids } = sampling
     this.bias = new Map(Object.entries(logit_bias).map(([id, value]) => [Number(id), value]))
@@ -30,12 +30,12 @@ export class TokenChoice {
     this.#look()
   }
 
-  /** Bit b of word w: whether token 32 w + b may be the next one, after `drawn` tokens. Undefined where all may. */
+  /** Bit b of word w says whether token 32 w + b may be the next one, after `drawn` tokens. Undefined if all tokens may. */
   mask(drawn: number): Uint32Array | undefined {
     return drawn < this.#minTokens ? this.#early : this.#mask
   }
 
-  /** Takes a token after which another one is drawn. @throws as the constructor */
+  /** Takes a token, when another one will be drawn after it. @throws as the constructor */
   accept(token: number): void {
     if (!this.constraint) return
     this.constraint.accept(token)
@@ -60,7 +60,7 @@ export class TokenChoice {
     if (this.#minTokens === 0) return
     this.#early = this.#mask ? this.#mask.slice() : this.#everything()
     for (const id of this.#ends) this.#early[id >> 5] &= ~(1 << (id & 31))
-    // Where only end tokens are left (a complete grammar), they are allowed before min_tokens.
+    // If only end tokens are left (the grammar is complete), they are allowed even before min_tokens.
     if (this.#early.every((word) => word === 0)) this.#early = this.#mask
   }
 

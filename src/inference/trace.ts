@@ -4,14 +4,17 @@ import type { Gpu } from '../gpu/gpu.ts'
 import type { Scheduler } from './scheduler.ts'
 import type { StepRows } from './step-rows.ts'
 
-/** To be called before a step is recorded; `sent` when it is out, with the read-back that it ends with. Nothing where no trace is recorded. */
+/**
+ * To be called before a step is recorded. `sent` of the result is to be called when the step has been sent, with the read-back that it ends with.
+ * Undefined if no trace is recorded.
+ */
 export function traceStep(
   gpu: Gpu,
   { running, waiting }: Pick<Scheduler, 'running' | 'waiting'>,
   { rows, prefillRows, sampled }: StepRows,
 ): { sent(reading: Promise<unknown> | undefined): void } | undefined {
   if (!tracer) return undefined
-  // Commands that others recorded before are sent first, under their own name.
+  // Commands that others recorded earlier are sent first, under their own name.
   gpu.flush()
   const active = tracer
   active.author = 'engine'

@@ -1,18 +1,18 @@
 /**
- * Runs a network of rules (`network.ts`) over bytes. A state is the set of all places in the network where the text so far may stand, each with its stack
- * of return places; equal states are one object, and a state's successor for a byte is computed once. So a state's mask, once made, serves all
- * requests with the grammar.
+ * Runs a network of rules (`network.ts`) over bytes. A state is the set of all places in the network that the text so far may have reached, each with
+ * its stack of return places. Equal states are one object, and a state's successor for a byte is computed once. So a state's mask, once computed,
+ * serves all requests with the same grammar.
  */
 import { UserError } from '../../common/errors.ts'
 import type { Network } from './network.ts'
 import type { TokenTrie } from './token-trie.ts'
 
-/** The return places of the rules that are open, innermost first; equal stacks are one object. */
+/** The return places of the open rules, innermost first; equal stacks are one object. */
 interface Stack {
   id: number
   back: number
   below: Stack | null
-  /** Stacks with one more place on top. */
+  /** Stacks with one more place on top, by place. */
   above: Map<number, Stack>
 }
 
@@ -24,20 +24,20 @@ interface Place {
 export interface State {
   /** Places that wait for a byte. */
   places: Place[]
-  /** The text may end here. */
+  /** Whether the text may end here. */
   accepting: boolean
-  /** The successor for each byte; null where the grammar does not allow it, undefined where it is not computed yet. */
+  /** The successor for each byte: null if the grammar does not allow the byte, undefined if not computed yet. */
   next: (State | null | undefined)[]
   mask?: Uint32Array
 }
 
-/** When states, stacks and masks take more than this, they are dropped and computed again when needed. */
+/** If states, stacks and masks take more bytes than this, they are dropped and computed again when needed. */
 const MOST_BYTES = 96_000_000
 /** Measured bytes of each kind of object. */
 const BYTES = { node: 400, state: 2300, place: 60, stack: 250 }
-/** Places of one state: an ambiguous grammar can double them with every bracket. */
+/** Maximum number of places in a state: an ambiguous grammar can double them with every bracket. */
 const MOST_PLACES = 20_000
-/** Places looked at for one mask: about a second's work. */
+/** Maximum number of places visited for one mask: about a second's work. */
 const MOST_WORK = 20_000_000
 
 export class Automaton {
@@ -49,9 +49,9 @@ export class Automaton {
   #stackIds = 0
   /** Bytes of the present states, stacks and masks. */
   #known = 0
-  /** For each node, 0: not known yet, 1: it does nothing but end its rule, 2: it does more. */
+  /** For each node: 0 if not known yet, 1 if it does nothing but end its rule, 2 if it does more. */
   #tail: Uint8Array
-  /** Places looked at for the mask that is being made. */
+  /** Places visited for the mask that is being computed. */
   #work = 0
 
   constructor(network: Network, trie: TokenTrie) {
@@ -66,7 +66,7 @@ export class Automaton {
     return BYTES.node * this.#network.bytes.length + this.#known
   }
 
-  /** The state after a byte; null where the grammar does not allow it. */
+  /** The state after a byte; null if the grammar does not allow it. */
   step(state: State, byte: number): State | null {
     const known = state.next[byte]
     if (known !== undefined) return known
@@ -80,7 +80,10 @@ export class Automaton {
     return (state.next[byte] = places.length === 0 ? null : this.#stateOf(places))
   }
 
-  /** The tokens whose bytes may follow; words beyond the last token are not there. @throws UserError where that is too much work */
+  /**
+   * The mask of the tokens whose bytes may follow, without words beyond the last token.
+   * @throws UserError if computing it takes too much work
+   */
   maskOf(state: State): Uint32Array {
     if (state.mask) return state.mask
     const { words, byteAt, depthAt, endAt, tokenAt, tokens } = this.#trie
@@ -105,7 +108,7 @@ export class Automaton {
     return (state.mask = mask)
   }
 
-  /** All places that these lead to without a byte, as a state. */
+  /** The state of all places that can be reached from `from` without a byte. */
   #stateOf(from: Place[]): State {
     const { free, calls, bytes, ends } = this.#network
     const seen = new Set<number>()

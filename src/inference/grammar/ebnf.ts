@@ -65,7 +65,7 @@ class Reader {
     return true
   }
 
-  /** The name of a rule that begins here; what follows is its body. */
+  /** The name of the rule that begins here, if one does; its body follows. */
   #head(): string | undefined {
     const from = this.#at
     const name = this.#match(NAME)
@@ -165,7 +165,7 @@ class Reader {
     return { kind: 'class', ranges: negated ? complement(ranges) : ranges }
   }
 
-  /** One character of a text or a class, perhaps behind a backslash. */
+  /** Reads one character of a literal or a class, possibly escaped with a backslash. */
   #character(where: string): number {
     const point = this.#text.codePointAt(this.#at)
     if (point === undefined || point === 10) this.#fail(`${where} is not closed`)
@@ -184,7 +184,7 @@ class Reader {
   }
 }
 
-/** All other code points, in order; twice, it puts ranges in order and joins those that touch. */
+/** All other code points, in order. Applied twice, it sorts ranges and joins those that touch. */
 export function complement(ranges: readonly Range[]): Range[] {
   const out: Range[] = []
   let next = 0

@@ -1,4 +1,4 @@
-/** Formats, written as EBNF. */
+/** Converts the formats of constrained answers to EBNF. */
 import { UserError } from '../../common/errors.ts'
 import { regexGrammar } from './regex.ts'
 import { Rules, literal, oneOf } from './rules.ts'
@@ -8,7 +8,10 @@ import type { GrammarFormat } from './types.ts'
 const MOST_CHOICES = 10_000
 const MOST_TEXT = 500_000
 
-/** The format as an EBNF grammar with the rule `root`. @throws UserError for one that cannot be written so */
+/**
+ * The format as an EBNF grammar with the rule `root`.
+ * @throws UserError for a format that cannot be written as EBNF
+ */
 export function formatGrammar(format: GrammarFormat): string {
   if (format.type === 'json_object') return schemaGrammar({ type: 'object' })
   if (format.type === 'json_schema') return schemaGrammar(format.schema, format.loose)

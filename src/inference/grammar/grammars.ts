@@ -1,6 +1,6 @@
 /**
- * Constrained answers: a format is written as EBNF (`formats.ts`), EBNF is compiled to a network of rules over bytes (`network.ts`), and the network gives masks
- * over the vocabulary (`automaton.ts`). Nothing is computed before the first constraint.
+ * Constrained answers: a format is written as EBNF (`formats.ts`), EBNF is compiled to a network of rules over bytes (`network.ts`), and the network
+ * is run to get masks over the vocabulary (`automaton.ts`). Nothing is computed before the first constraint.
  */
 import { UserError } from '../../common/errors.ts'
 import type { Tokenizer } from '../../model/tokenizer.ts'
@@ -13,13 +13,13 @@ import { buildTrie } from './token-trie.ts'
 import type { TokenTrie } from './token-trie.ts'
 import type { ConstraintOptions, GrammarConstraint, GrammarFormat, Grammars } from './types.ts'
 
-/** Most bytes of cached grammars, with their states and masks. */
+/** Maximum number of bytes of cached grammars, including their states and masks. */
 const MOST_BYTES = 256_000_000
 
 /**
- * Grammars over a tokenizer's vocabulary.
- * @param eosTokenIds what may be drawn when a grammar is complete, and then only
- * @param vocabSize rows of the model's output; those without a token of the tokenizer are never allowed, nor are special tokens
+ * Creates grammars over a tokenizer's vocabulary.
+ * @param eosTokenIds tokens that may be drawn only when a grammar is complete
+ * @param vocabSize rows of the model's output; rows without a token of the tokenizer are never allowed, nor are special tokens
  */
 export function createGrammars(tokenizer: Tokenizer, eosTokenIds: readonly number[], vocabSize: number): Grammars {
   return new CachedGrammars(tokenizer, eosTokenIds, vocabSize)
@@ -53,7 +53,7 @@ class CachedGrammars implements Grammars {
     try {
       this.#vocabulary ??= this.#read()
       const automaton = this.#automatonOf(format, this.#vocabulary)
-      // The first mask is made here, so that a grammar that takes too much work is refused before the request runs.
+      // The first mask is computed here, so that a grammar that takes too much work is refused before the request runs.
       automaton.maskOf(automaton.start)
       const inner = new Matching(automaton, this.#vocabulary)
       return afterToken === undefined ? inner : new Later(inner, afterToken, this.#anyToken())
@@ -71,7 +71,7 @@ class CachedGrammars implements Grammars {
     const key = JSON.stringify(format)
     const automaton = this.#automata.get(key) ?? new Automaton(buildNetwork(readEbnf(formatGrammar(format))), trie)
     this.#automata.delete(key)
-    // Grammars grow while they are used: the least recently used are dropped first; the requested one stays, whatever it takes.
+    // Grammars grow while they are used. The least recently used are dropped first; the requested one stays, whatever its size.
     let bytes = automaton.bytes
     for (const [other, { bytes: its }] of [...this.#automata].toReversed())
       if ((bytes += its + 2 * other.length) > MOST_BYTES) this.#automata.delete(other)
@@ -79,7 +79,7 @@ class CachedGrammars implements Grammars {
     return automaton
   }
 
-  /** Special tokens, end-of-sequence tokens and rows without a token have no bytes: no grammar draws them. */
+  /** Special tokens, end-of-sequence tokens and rows without a token get no bytes, so no grammar draws them. */
   #read(): Vocabulary {
     const eos = new Set(this.#eos)
     const bytesOf = (id: number) => (eos.has(id) || this.#tokenizer.isSpecial(id) ? null : this.#tokenizer.tokenBytes(id))
@@ -117,7 +117,7 @@ class Matching implements GrammarConstraint {
     mask.fill(0)
     const state = this.#state
     if (state) mask.set(this.#automaton.maskOf(state))
-    // A user's grammar may reach a dead end: the answer then ends, instead of the request failing.
+    // A user's grammar may reach a dead end. The answer then ends, and the request does not fail.
     if (!state || state.accepting || this.complete) for (const id of eos) allow(mask, id)
   }
 
@@ -137,7 +137,7 @@ class Matching implements GrammarConstraint {
   }
 }
 
-/** Allows everything until a given token was taken; then applies a constraint. */
+/** Allows everything until a given token has been taken, then applies a constraint. */
 class Later implements GrammarConstraint {
   readonly #inner: GrammarConstraint
   readonly #token: number

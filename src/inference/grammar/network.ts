@@ -1,6 +1,6 @@
 /**
- * A grammar as a network of nodes over bytes: edges that take a byte, edges that take nothing, and edges that call another rule and go on
- * behind it. Characters are taken apart into the bytes of their UTF-8, so that tokens may end inside of one and nothing else is let through.
+ * A grammar as a network of nodes over bytes: edges that take a byte, edges that take nothing, and edges that call another rule and continue after
+ * it. Characters are split into their UTF-8 bytes, so that tokens may end in the middle of a character and only valid UTF-8 is accepted.
  */
 import { UserError } from '../../common/errors.ts'
 import type { Expression, Range } from './ebnf.ts'
@@ -8,24 +8,27 @@ import type { Expression, Range } from './ebnf.ts'
 export interface Call {
   /** The rule's first node. */
   start: number
-  /** The node to go on at when the rule has ended. */
+  /** The node at which to continue when the rule has ended. */
   back: number
 }
 
 export interface Network {
   start: number
-  /** Per node: bytes [from, to, next] one after the other. */
+  /** Per node: triples [from, to, next], concatenated; a byte in from .. to leads to `next`. */
   bytes: number[][]
-  /** Per node: where it goes without a byte. */
+  /** Per node: the nodes that it leads to without a byte. */
   free: number[][]
   calls: Call[][]
-  /** The nodes that a rule ends at. */
+  /** The nodes at which a rule ends. */
   ends: Set<number>
 }
 
 const MOST_NODES = 200_000
 
-/** @throws UserError for a rule that is not defined, one that calls itself before anything else, or a grammar that is too large */
+/**
+ * Builds the network of a grammar's rules.
+ * @throws UserError for an undefined rule, a left-recursive rule, or a grammar that is too large
+ */
 export function buildNetwork(rules: ReadonlyMap<string, Expression>): Network {
   return new Builder(rules).build()
 }
@@ -59,7 +62,7 @@ class Builder {
     return calls.push([]) - 1
   }
 
-  /** Adds the edges of an expression between two nodes. */
+  /** Adds an expression's edges between two nodes. */
   #lay(expression: Expression, from: number, to: number): void {
     const { bytes, free, calls } = this.#network
     switch (expression.kind) {
@@ -106,7 +109,7 @@ class Builder {
     const copies = Math.max(least, most === Infinity ? 0 : most)
     let shared: number | undefined
     if (copies > 4 && part.kind !== 'rule') {
-      // Laid once, as a rule of its own.
+      // Added once, as a separate rule.
       shared = this.#node()
       const end = this.#node()
       ends.add(end)
@@ -119,7 +122,7 @@ class Builder {
       else calls[here].push({ start: shared, back: next })
       return next
     }
-    // A node of its own: edges may lead back to it.
+    // A separate node, because edges may lead back to it.
     let here = this.#node()
     free[from].push(here)
     for (let i = 0; i < least; i++) here = step(here)
@@ -137,7 +140,7 @@ class Builder {
     free[here].push(to)
   }
 
-  /** Adds the UTF-8 bytes of a range of code points; halves of surrogate pairs are left out. */
+  /** Adds the UTF-8 bytes of a range of code points, without surrogates. */
   #characters([from, to]: Range, start: number, end: number): void {
     const parts: Range[] = [
       [0, 0x7f],
@@ -152,7 +155,7 @@ class Builder {
     }
   }
 
-  /** Adds all byte sequences from `low` to `high`, which have the same length. */
+  /** Adds all byte sequences from `low` to `high`, which have equal lengths. */
   #between(low: number[], high: number[], start: number, end: number): void {
     const { bytes } = this.#network
     const [a, b] = [low[0], high[0]]
@@ -176,11 +179,11 @@ class Builder {
     if (last < b) part(b, b, least, highRest)
   }
 
-  /** A rule that can come to itself without taking a byte would be called for ever. */
+  /** Refuses left recursion: a rule that can reach itself without taking a byte would be called endlessly. */
   #refuseLeftRecursion(): void {
     const { free, calls, ends } = this.#network
     const empty = this.#rulesThatMayBeEmpty()
-    /** Rules that are called before the first byte, by the first node of the rule. */
+    /** For each rule, by its first node: the rules that it may call before its first byte. */
     const reached = new Map<number, Set<number>>()
     for (const start of this.#starts.values()) {
       const called = new Set<number>()
@@ -218,11 +221,14 @@ class Builder {
     }
   }
 
-  /** The rules that match the empty text. Each node is visited once for each rule that reaches it, so rules that depend on each other take no longer than others. */
+  /**
+   * The rules that match the empty text. Each node is visited once for each rule that reaches it, so rules that depend on each other take no longer
+   * than others.
+   */
   #rulesThatMayBeEmpty(): Set<number> {
     const { free, calls, ends, bytes } = this.#network
     const empty = new Set<number>()
-    /** For each rule, the nodes behind its calls (and the calling rules): to be visited once the rule turns out to match the empty text. */
+    /** For each rule, the nodes after its calls (and the calling rules), to be visited once the rule turns out to match the empty text. */
     const behind = new Map<number, [rule: number, node: number][]>()
     const seen = new Set<number>()
     const todo = Array.from(this.#starts.values(), (start): [rule: number, node: number] => [start, start])

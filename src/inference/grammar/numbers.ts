@@ -1,21 +1,24 @@
-/** Numbers between bounds, digit by digit: no grammar can compare, so the bounds are spelled out. */
+/** EBNF for numbers between bounds, digit by digit: a grammar cannot compare numbers, so the bounds are spelled out. */
 import { UserError } from '../../common/errors.ts'
 
 export interface Bounds {
   low: number
   high: number
-  /** The bound itself is out. */
+  /** Whether the bound itself is excluded. */
   lowOpen: boolean
   highOpen: boolean
 }
 
-/** Digits that JSON.parse reads exactly. */
+/** Number of digits that JSON.parse reads exactly. */
 const MOST_DIGITS = 15
 const LARGEST = 10 ** MOST_DIGITS - 1
-/** Digits after the last one that a bound has. */
+/** Digits that may follow the last one of a bound. */
 const MORE_DECIMALS = '[0-9]{0,6}'
 
-/** An integer between the bounds. @throws UserError where there is none. */
+/**
+ * EBNF for an integer between the bounds.
+ * @throws UserError if there is none
+ */
 export function integerBetween({ low, high, lowOpen, highOpen }: Bounds): string {
   const from = Math.max(-LARGEST, lowOpen && Number.isInteger(low) ? low + 1 : Math.ceil(low))
   const to = Math.min(LARGEST, highOpen && Number.isInteger(high) ? high - 1 : Math.floor(high))
@@ -26,11 +29,14 @@ export function integerBetween({ low, high, lowOpen, highOpen }: Bounds): string
   return group(parts)
 }
 
-/** A number between the bounds, without an exponent. @throws UserError where there is none, or a bound has too many digits. */
+/**
+ * EBNF for a number between the bounds, without an exponent.
+ * @throws UserError if there is none, or if a bound has too many digits
+ */
 export function numberBetween({ low, high, lowOpen, highOpen }: Bounds): string {
   const places = Math.max(...[low, high].filter(Number.isFinite).map(decimals), 0)
   const scale = 10 ** places
-  // A side without a bound ends where its digits, with those behind the point, are still read exactly.
+  // A side without a bound ends at the largest number whose digits, including decimals, are still read exactly.
   const far = 10 ** (MOST_DIGITS - places) - 1
   const bounds = {
     low: low === -Infinity ? -far : Math.max(low, -LARGEST),
@@ -43,14 +49,14 @@ export function numberBetween({ low, high, lowOpen, highOpen }: Bounds): string 
   const parts: string[] = []
   if (b > 0 || (b === 0 && !highOpen)) parts.push(...magnitudes(Math.max(a, 0), b, lowOpen && a >= 0, highOpen, places))
   if (a < 0) {
-    // Zero with a sign is left to the other side.
+    // -0 is left to the other side.
     const open = b >= 0 || highOpen
     parts.push(`"-" ${group(magnitudes(Math.max(-b, 0), -a, open, lowOpen, places))}`)
   }
   return group(parts)
 }
 
-/** Numbers from a to b, both scaled by 10 ** places: all that begins with a .. b - 1, and b itself with zeros. */
+/** Numbers from a to b, both scaled by 10 ** places: everything that begins with a .. b - 1, and b itself followed by zeros. */
 function magnitudes(a: number, b: number, aOpen: boolean, bOpen: boolean, places: number): string[] {
   const more = places > 0 ? MORE_DECIMALS : '("." [0-9]{1,6})?'
   const zeros = places > 0 ? '"0"{0,6}' : '("." "0"{1,6})?'
@@ -71,7 +77,7 @@ function decimals(value: number): number {
   return count
 }
 
-/** Integers from a to b (0 <= a <= b), without leading zeros; with a point before the last `places` digits. */
+/** Integers from a to b (0 <= a <= b) without leading zeros, with a decimal point before the last `places` digits. */
 function natural(a: number, b: number, places = 0): string {
   const parts: string[] = []
   const shortest = places + 1
@@ -84,7 +90,7 @@ function natural(a: number, b: number, places = 0): string {
   return group(parts)
 }
 
-/** Digits of equal length between `from` and `to`; the point stands before digit `point`. */
+/** Digit strings between `from` and `to`, which have equal lengths; the decimal point comes before digit `point`. */
 function digits(from: string, to: string, point: number): string {
   if (from === '') return '""'
   const dot = point === 0 ? '"." ' : ''

@@ -1,23 +1,24 @@
 /**
- * Regular expressions as EBNF. The whole text matches, with or without ^ and $ around the expression. Inside a JSON string (`json`)
- * what must be escaped there is written so. What a grammar cannot do (lookaround, back references, word boundaries) is refused.
+ * Converts regular expressions to EBNF. The whole text must match, with or without ^ and $ around the expression. Inside a JSON string (`json`),
+ * characters that must be escaped there are written as escapes. What a grammar cannot express (lookaround, back references, word boundaries) is
+ * refused.
  */
 import { UserError } from '../../common/errors.ts'
 import { complement, type Range } from './ebnf.ts'
 import { inRanges, literal } from './rules.ts'
 
-/** Most repetitions: the product over nested brackets. */
+/** Maximum number of repetitions: the product over nested groups. */
 const MOST_REPEATS = 20_000
 const MOST_DEPTH = 50
 /** Longest pattern: each character takes at least one node of the network. */
 const MOST_LENGTH = 200_000
-/** Characters of the pattern that errors show. */
+/** Number of characters of the pattern that errors show. */
 const SHOWN = 100
 
-/** Kept as ranges: taken apart into its characters, a class of a few signs is 50,000 of them. */
+/** A character class. Kept as ranges, since a class that is written with a few characters may contain 50,000. */
 interface Class {
   ranges: readonly Range[]
-  /** All that JavaScript has in it, where that is more: for classes that are negated, or hold a negated one. */
+  /** All characters that JavaScript has in the class, if more than `ranges`: for classes that are negated, or contain a negated class. */
   all?: readonly Range[]
   /** Whether it contains a negated class: in JSON it then leaves out the characters that must be escaped. */
   open: boolean
@@ -29,7 +30,7 @@ const DIGITS: Range[] = [[48, 57]]
 const WORD: Range[] = [...DIGITS, [65, 90], [95, 95], [97, 122]]
 const SPACE = each(points(' \t\n\r\f\v'))
 const LINE_ENDS = each([10, 13, 0x2028, 0x2029])
-/** The spaces that are drawn, and those that JavaScript's \s has beside them. */
+/** White space that may be generated, and the additional characters of JavaScript's \s. */
 const ALL_SPACE: Range[] = [...SPACE, ...LINE_ENDS, ...each([0xa0, 0x1680, 0x202f, 0x205f, 0x3000, 0xfeff]), [0x2000, 0x200a]]
 const SHORTHAND: Record<string, { ranges: Range[]; all?: Range[] }> = {
   d: { ranges: DIGITS },
@@ -40,10 +41,13 @@ const CONTROL: Record<string, number> = { n: 10, r: 13, t: 9, f: 12, v: 11, '0':
 /** Characters that a JSON string must escape. */
 const JSON_SPECIAL = [...Array(32).keys(), 34, 92]
 
-/** The ranges without some code points. */
+/** The ranges without the given code points. */
 const without = (ranges: readonly Range[], some: readonly number[]) => complement([...complement(ranges), ...each(some)])
 
-/** An EBNF expression of a regular expression. @throws UserError that names the place in the pattern. */
+/**
+ * The EBNF expression for a regular expression.
+ * @throws UserError that names the place in the pattern
+ */
 export function regexGrammar(pattern: string, mode: 'text' | 'json' = 'text'): string {
   return new Parser(pattern, mode === 'json').whole()
 }
@@ -54,7 +58,7 @@ class Parser {
   readonly #json: boolean
   #at = 0
   #depth = 0
-  /** Product of the upper bounds around, times the longest inside. */
+  /** Product of the upper bounds of the enclosing repetitions, times the largest inside. */
   #repeats = 1
 
   constructor(pattern: string, json: boolean) {
@@ -115,7 +119,7 @@ class Parser {
     const sign = this.#signs[this.#at++]
     if (sign === '(') {
       if (this.#take('?')) {
-        // A group with a name, as JavaScript writes it or as Python does.
+        // A named group, in JavaScript's or Python's syntax.
         if (this.#signs[this.#at + 1] === '<') this.#take('P')
         if (this.#take('<')) {
           if (['=', '!'].includes(this.#signs[this.#at])) this.#fail('looking back is not possible in a grammar')
@@ -136,7 +140,7 @@ class Parser {
     return this.#characters({ ranges: each(points(sign)), open: false })
   }
 
-  /** Behind a backslash: a code point, or a class. */
+  /** Reads what follows a backslash: a code point, or a class. */
   #escape(): number | Class {
     const sign = this.#signs[this.#at++]
     if (sign === undefined) this.#fail('it ends with a backslash')
@@ -197,7 +201,7 @@ class Parser {
     return sign === '\\' ? this.#escape() : sign.codePointAt(0)!
   }
 
-  /** A class as an expression. In JSON, negated classes leave out what must be escaped, others have it escaped. */
+  /** A class as an expression. In JSON, negated classes omit the characters that must be escaped, and other classes have them escaped. */
   #characters({ ranges, open }: Class): string {
     if (ranges.length === 0) this.#fail('a class is empty')
     if (open) return inRanges(this.#json ? without(ranges, JSON_SPECIAL) : ranges)
@@ -228,7 +232,7 @@ class Parser {
       if (most < least) this.#fail('the upper bound of a repetition is below the lower one')
       out = { text: found[0], most: Math.max(1, Number.isFinite(most) ? most : least) }
     } else return out
-    // Lazy or not: the same texts match.
+    // Lazy or not, the same texts match.
     this.#take('?')
     return out
   }

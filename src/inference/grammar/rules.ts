@@ -1,11 +1,11 @@
-/** Pieces of an EBNF grammar (GBNF's spelling, as `ebnf.ts` reads it), written so that any text can stand in them. */
+/** Builds EBNF grammars (in GBNF's syntax, as `ebnf.ts` reads it), with literals escaped so that they may be any text. */
 import { UserError } from '../../common/errors.ts'
 import { complement, type Range } from './ebnf.ts'
 
 /** Longest grammar: compiling a longer one would block the event loop for too long. */
 const MAX_LENGTH = 2_000_000
 
-/** Named rules; a body may use the names of rules that are defined later. */
+/** Named rules. A body may use the names of rules that are defined later. */
 export class Rules {
   readonly #bodies: string[] = []
   readonly #byBody = new Map<string, string>()
@@ -21,7 +21,7 @@ export class Rules {
     return name
   }
 
-  /** A name for a rule whose body follows by `define`, since it uses the name itself. */
+  /** Reserves a name for a rule whose body uses the name itself; the body follows by `define`. */
   reserve(): string {
     this.#bodies.push('')
     return `r${this.#bodies.length - 1}`
@@ -34,7 +34,7 @@ export class Rules {
     this.#bodies[Number(name.slice(1))] = body
   }
 
-  /** The whole grammar; `root` is the rule that it begins with. */
+  /** The whole grammar; `root` is the expression that it begins with. */
   text(root: string): string {
     return [`root ::= ${root}`, ...this.#bodies.map((body, i) => `r${i} ::= ${body}`)].join('\n')
   }
@@ -54,7 +54,7 @@ export function oneCharacter(points: Iterable<number>, negated = false): string 
   return inRanges(negated ? others : complement(others))
 }
 
-/** One of the code points of some ranges. */
+/** A character class of some ranges of code points. */
 export function inRanges(ranges: readonly Range[]): string {
   return `[${ranges.map(([from, to]) => (from === to ? escaped(from) : `${escaped(from)}-${escaped(to)}`)).join('')}]`
 }

@@ -1,7 +1,8 @@
 /**
- * A JSON schema as an EBNF grammar. All that the grammar allows satisfies the schema; it is narrower in places: properties come in the order
- * of the schema, ones that are not named come only where the schema speaks of them, integers have at most 15 digits, white space is short.
- * What a grammar cannot enforce is refused by name and place, never ignored; `oneOf` is read as `anyOf`, and unknown formats are ignored, as the standard has it.
+ * Converts a JSON schema to an EBNF grammar. Everything that the grammar allows satisfies the schema, but in places the grammar is narrower:
+ * properties come in the schema's order, properties that are not named are allowed only if the schema mentions them, integers have at most 15 digits,
+ * and white space is short. What a grammar cannot enforce is refused with its name and place, never ignored, with two exceptions: `oneOf` is read as
+ * `anyOf`, and unknown formats are ignored, as the standard says.
  */
 import { UserError } from '../../common/errors.ts'
 import { integerBetween, numberBetween } from './numbers.ts'
@@ -11,7 +12,7 @@ import { Rules, literal, oneCharacter, oneOf } from './rules.ts'
 import { SchemaReader, isNote, isObject } from './schema-read.ts'
 import type { Schema } from './schema-read.ts'
 
-/** Most items, characters or properties that a schema may ask for. */
+/** Maximum number of items, characters or properties that a schema may require. */
 const MOST = 20_000
 const MOST_DEPTH = 64
 const MOST_TEXT = 500_000
@@ -36,8 +37,8 @@ const NUMBER = ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum']
 const TYPES = ['object', 'array', 'string', 'number', 'integer', 'boolean', 'null']
 
 /**
- * The grammar of all JSON that a schema allows.
- * @param loose ignore what a grammar cannot enforce
+ * The grammar of the JSON that a schema allows.
+ * @param loose ignores what a grammar cannot enforce
  * @throws UserError that names the place in the schema (`$` is its root)
  */
 export function schemaGrammar(schema: unknown, loose = false): string {
@@ -61,7 +62,7 @@ class Converter {
     this.#space = this.rules.add(String.raw`"" | " " | "\n" [ \t]{0,16}`)
   }
 
-  /** The name of the rule of a schema. */
+  /** Adds the rules for a schema, and returns the rule's name. */
   convert(value: unknown, path: string, depth: number): string {
     if (depth > MOST_DEPTH) throw new UserError(`${path}: the schema is more than ${MOST_DEPTH} deep.`)
     const schema = this.#reader.merged(value, path)
@@ -71,7 +72,7 @@ class Converter {
       if (schema[name] === undefined) continue
       const { [name]: branches, ...base } = schema
       if (!Array.isArray(branches) || branches.length === 0) throw new UserError(`${path}: ${name} is a list of schemas.`)
-      // The base goes into each branch; branches that no value of finite size satisfies are left out.
+      // The base is merged into each branch. Branches that no value of finite size satisfies are left out.
       const kept = branches.flatMap((branch, i) => {
         const at = `${path}.${name}[${i}]`
         if (!this.#reader.hasValue(branch, at)) return []
@@ -107,7 +108,7 @@ class Converter {
       throw new UserError(`${path}: $ref ${JSON.stringify(ref)} requires itself, so no value satisfies it.`)
     const name = this.rules.reserve()
     this.#refs.set(place, name)
-    // Depth starts at 0 again: a reference is converted only once.
+    // Depth restarts at 0: a reference is converted only once.
     this.rules.define(name, this.convert(target, place, 0))
     return name
   }
@@ -118,7 +119,7 @@ class Converter {
     const wrong = types.find((type) => !TYPES.includes(type as string))
     if (wrong !== undefined) throw new UserError(`${path}: the type ${JSON.stringify(wrong)} is not one of ${TYPES.join(', ')}.`)
     if (types.length === 0) {
-      // In the standard such keywords restrict only values of their type and allow all others; the grammar allows only that type.
+      // In the standard, such keywords restrict only values of their type and allow all others; this grammar allows only their type.
       if (has(OBJECT)) types = ['object']
       else if (has(ARRAY)) types = ['array']
       else if (has(STRING)) types = ['string']
@@ -171,7 +172,7 @@ class Converter {
     }
   }
 
-  /** A character of a JSON string; halves of surrogate pairs are not escaped, so that lengths count what they should. */
+  /** A character of a JSON string. Halves of surrogate pairs are not allowed as escapes, so that lengths count code points. */
   #character(): string {
     const hex = '[0-9A-Fa-f]'
     const code = `([0-9A-CE-Fa-ce-f] ${hex}{3} | [Dd] [0-7] ${hex}{2})`
@@ -186,7 +187,7 @@ class Converter {
       if (typeof value !== 'number') throw new UserError(`${path}: ${name} is a number.`)
       return value
     }
-    // Draft 4 wrote exclusiveMinimum as true beside minimum.
+    // In draft 4, exclusiveMinimum was `true` beside minimum.
     const [min, max, above, below] = [bound('minimum'), bound('maximum'), bound('exclusiveMinimum'), bound('exclusiveMaximum')]
     const bounds: Bounds = {
       low: Math.max(min ?? -Infinity, above ?? -Infinity),
@@ -217,7 +218,7 @@ class Converter {
     const comma = `${this.#space} "," ${this.#space}`
     const open = `"[" ${this.#space}`
     const close = `${this.#space} "]"`
-    // No items beyond `prefixItems`, or only ones that no value satisfies.
+    // Whether no items beyond `prefixItems` are allowed, or only ones that no value satisfies.
     const none =
       rest === false ||
       most === places.length ||
@@ -243,7 +244,7 @@ class Converter {
       throw new UserError(`${path}: required is a list of names.`)
     const more = schema.additionalProperties ?? (Object.keys(properties).length + required.length === 0 ? true : undefined)
     const wanted = new Set(required as string[])
-    // A name that is required and not described is one of the additional ones; without additionalProperties it may have any value.
+    // A required name that is not described is one of the additional properties; without additionalProperties it may have any value.
     const entries = Object.keys(properties).map((name): [string, unknown] => [name, properties[name]])
     for (const name of wanted) {
       if (Object.hasOwn(properties, name)) continue
@@ -273,10 +274,10 @@ class Converter {
     let extra: string | undefined
     if (open) {
       const value = this.convert(more, `${path}.additionalProperties`, depth + 1)
-      // Not the names of those that were left out, either: no value is one of theirs.
+      // The names of properties that were left out are excluded too: no value satisfies them.
       extra = this.rules.add(`${this.#otherName(entries.map(([name]) => name))} ${colon} ${value}`)
     }
-    // From the last property to the first: what may come after some member, and what may come first.
+    // From the last property to the first: what may follow some member, and what may come first.
     const bound = most === undefined ? undefined : most - 1
     let after =
       extra === undefined ? '""' : this.rules.add(`(${comma} ${extra})${repeat(0, kept.length === 0 ? bound : undefined, path)}`)
@@ -290,7 +291,7 @@ class Converter {
     return `"{" ${this.#space} ${begin} ${this.#space} "}"`
   }
 
-  /** A name that is none of these, written without escapes: a trie of the names, left at the first character that differs. */
+  /** A name that is none of these, written without escapes: a trie of the names, which is left at the first character that differs. */
   #otherName(names: string[]): string {
     const outside = [...Array(32).keys(), 34, 92]
     const any = oneCharacter(outside, true)

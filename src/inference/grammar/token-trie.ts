@@ -1,9 +1,9 @@
-/** A trie of a vocabulary's tokens by their bytes, laid out in arrays: one pass visits all tokens, and a subtree is skipped in one step. */
+/** A trie of a vocabulary's tokens by their bytes, stored in arrays: one pass visits all tokens, and a subtree is skipped in one step. */
 
 export interface TokenTrie {
-  /** Words of a mask: 32 tokens each. */
+  /** Number of words of a mask, which hold 32 tokens each. */
   words: number
-  /** Nodes in the order of a walk: a node's byte, how deep it is (1 first), and the node after all below it. */
+  /** Nodes in depth-first order: a node's byte, its depth (from 1), and the first node after its subtree. */
   byteAt: Uint8Array
   depthAt: Uint16Array
   endAt: Int32Array
@@ -12,12 +12,15 @@ export interface TokenTrie {
   tokens: Int32Array
 }
 
-/** @param bytesOf a token's bytes; none, or null, for one that no text may hold */
+/**
+ * Builds the trie of the token ids below `size`.
+ * @param bytesOf a token's bytes; empty or null for a token that no text may contain
+ */
 export function buildTrie(size: number, bytesOf: (id: number) => Uint8Array | null): TokenTrie {
   const entries: { id: number; text: string }[] = []
   for (let id = 0; id < size; id++) {
     const bytes = bytesOf(id)
-    // One character for each byte: such strings compare quickly, and in the order of their bytes.
+    // One character per byte: such strings compare quickly, in byte order.
     if (bytes && bytes.length > 0) entries.push({ id, text: Buffer.from(bytes).toString('latin1') })
   }
   entries.sort((a, b) => (a.text < b.text ? -1 : a.text > b.text ? 1 : a.id - b.id))
@@ -36,7 +39,7 @@ export function buildTrie(size: number, bytesOf: (id: number) => Uint8Array | nu
       byteAt.push(text.charCodeAt(depth))
       depthAt.push(depth + 1)
       endAt.push(0)
-      // Nodes on the way to this token share its mark with the node below them, and so hold none themselves.
+      // Intermediate nodes start at the same index as the node below them, and so hold no tokens.
       tokenAt.push(i)
     }
     before = text

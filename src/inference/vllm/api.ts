@@ -1,13 +1,13 @@
 /**
- * The HTTP API of a vLLM server, as far as the run uses it, through the `openai` client. Each call has a time limit; errors are one
- * sentence with vLLM's own words. Facts about the endpoints: vLLM 0.32's OpenAPI page (`/docs` of a server).
+ * The part of a vLLM server's HTTP API that a run uses, through the `openai` client. Each call has a time limit. Errors are one sentence with vLLM's
+ * own words. Source for the endpoints: vLLM 0.32's OpenAPI page (`/docs` of a server).
  */
 import OpenAI, { APIConnectionError, APIError, OpenAIError } from 'openai'
 import { messageOf } from '../../common/errors.ts'
 import { patientFetch } from '../../common/patient-fetch.ts'
 import { NEUTRAL } from '../../common/sampling.ts'
 
-/** A call that failed. `status` is missing where no answer came: the server is not there, or the limit passed; 0 where nothing was sent. */
+/** A call that failed. `status` is missing if no answer came (the server is not there, or the time limit passed), and 0 if nothing was sent. */
 export class VllmError extends Error {
   override name = 'VllmError'
   readonly status: number | undefined
@@ -16,7 +16,7 @@ export class VllmError extends Error {
     this.status = status
   }
 
-  /** Whether the same call may succeed later: no answer, or an answer about the server and not about the request. */
+  /** Whether the same call may succeed later: there was no answer, or the answer was about the server and not about the request. */
   get passing(): boolean {
     return this.status === undefined || this.status >= 500 || this.status === 429 || this.status === 408
   }
@@ -31,40 +31,40 @@ export interface ModelCard {
   owned_by?: string
 }
 
-/** What of a streamed answer is used, of both endpoints that stream tokens. */
+/** The part of a streamed answer that is used, for both endpoints that stream tokens. */
 export interface TokenChunk {
   choices: {
     token_ids?: number[] | null
     logprobs?: { token_logprobs?: (number | null)[]; content?: { logprob: number }[] | null } | null
     finish_reason?: string | null
     stop_reason?: string | number | null
-    /** Of the last piece: output tokens [start, end) were sampled by these weights. */
+    /** In the last piece: output tokens [start, end) were sampled by these weights. */
     weight_versions?: { version: string; start: number; end: number }[] | null
   }[]
   error?: { message: string; code?: number }
 }
 
-/** The log-probability of the token at a position, where the server gave one. */
+/** The log-probability of the token at a position, if the server returned one. */
 type Scored = (position: number) => number | undefined
 
-/** Milliseconds for calls that do no work on the model. */
+/** Time limit in milliseconds for calls that do no work on the model. */
 const QUICK_MS = 30_000
 
 export class VllmApi {
   readonly url: string
   readonly #client: OpenAI
-  /** Whether sequences are scored by prompt_logprobs. */
+  /** Whether sequences are scored through `prompt_logprobs`. */
   #scoresPrompts = false
 
-  /** @param apiKey of a server that asks for one; default: VLLM_API_KEY of the environment */
+  /** @param apiKey for a server that requires one; default: VLLM_API_KEY of the environment */
   constructor(url: string, apiKey = process.env.VLLM_API_KEY) {
     this.url = url.replace(/\/(v1\/?)?$/, '')
-    // Retries are decided by who calls: a push may be repeated, a rollout goes through the restart of a server.
+    // Callers decide about retries: a push may be repeated, and a rollout survives the restart of a server.
     const common = { maxRetries: 0, timeout: QUICK_MS, logLevel: 'off', fetch: patientFetch } as const
     this.#client = new OpenAI({ baseURL: this.url, apiKey: apiKey ?? 'none', ...common })
   }
 
-  /** Whether the server answers and its engine lives. */
+  /** Whether the server answers and its engine is alive. */
   async healthy(): Promise<boolean> {
     try {
       await this.#get('/health', 5000)
@@ -82,7 +82,7 @@ export class VllmApi {
     return this.#part(await this.#get<{ data: ModelCard[] }>('/v1/models'), 'data')
   }
 
-  /** The text of /metrics (Prometheus). */
+  /** The text of /metrics, in Prometheus' format. */
   async metrics(): Promise<string> {
     return String(await this.#get('/metrics'))
   }
@@ -109,20 +109,20 @@ export class VllmApi {
     await this.#post('/collective_rpc', { method: 'reload_weights', kwargs: { weights_path: dir } }, { timeoutMs })
   }
 
-  /** Names the weights that are in place; tokens sampled from here on carry the name. */
+  /** Names the current weights; tokens sampled from now on carry the name. */
   async nameWeights(version: string): Promise<void> {
     await this.#post('/update_weight_version', { new_version: version })
   }
 
-  /** The name of the weights that are in place. */
+  /** The name of the current weights. */
   async weightsName(): Promise<string> {
     return this.#part(await this.#get<{ weight_version: string }>('/weight_info'), 'weight_version')
   }
 
   /**
-   * Log-probabilities at temperature 1, by the weights of `model`, of the tokens of a sequence at some positions. One request of one token
-   * for each: `prompt_logprobs` would do it in one, but with an adapter it kills the engine of vLLM 0.32 on a CPU when others run beside it.
-   * A server that refuses what vLLM needs for that (dawn-rl's) is asked for `prompt_logprobs`.
+   * Log-probabilities at temperature 1, by the weights of `model`, of a sequence's tokens at some positions. Sends one request of one token per
+   * position. A single request with `prompt_logprobs` would do, but with an adapter it crashes the engine of vLLM 0.32 on a CPU if other requests run
+   * beside it. A server that refuses what vLLM needs for this (dawn-rl's) is asked for `prompt_logprobs`.
    * @param positions each at least 1
    */
   async score(
@@ -166,12 +166,12 @@ export class VllmApi {
     return (t) => choices[0]?.prompt_logprobs?.[t]?.[ids[t]]?.logprob
   }
 
-  /** One request without a stream. */
+  /** Sends one request that is not streamed. */
   async complete(body: object, timeoutMs: number): Promise<TokenChunk> {
     return await this.#post<TokenChunk>('/v1/completions', body, { timeoutMs })
   }
 
-  /** Streams the tokens of a request. The stream's errors are VllmErrors too. No limit of its own: the signal's. */
+  /** Streams the tokens of a request. Errors during the stream are also VllmErrors. Has no time limit of its own, only the signal. */
   async *stream(path: string, body: object, signal: AbortSignal): AsyncGenerator<TokenChunk> {
     try {
       const chunks = await this.#client.post<AsyncIterable<TokenChunk>>(path, {
@@ -205,7 +205,7 @@ export class VllmApi {
     }
   }
 
-  /** A part of an answer. What stands before a server that is away may answer for it, with a page: that passes. */
+  /** A part of an answer. While the server is away, a proxy in front of it may answer with a page instead: that error is passing. */
   #part<Answer, Key extends keyof Answer>(answer: Answer | null, key: Key): Answer[Key] {
     const part = answer?.[key]
     if (part === undefined || part === null)
@@ -216,7 +216,7 @@ export class VllmApi {
   #explain(path: string, error: unknown): VllmError {
     if (error instanceof VllmError) return error
     const where = `${path.replace(/\?.*/, '')} of ${this.url}`
-    // The client would not even send it.
+    // The client refused to send the request.
     if (error instanceof OpenAIError && !(error instanceof APIError)) return new VllmError(`${where}: ${error.message}`, 0)
     if (error instanceof APIConnectionError || !(error instanceof APIError)) {
       const cause = error instanceof Error && error.cause ? ` (${messageOf(error.cause)})` : ''

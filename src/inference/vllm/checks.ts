@@ -1,4 +1,4 @@
-/** Checks by requests that a server can do what a run needs; each refusal says how to start the server. */
+/** Checks, by sending requests, that a server can do what a run needs. Each refusal says how to start the server. */
 import { UserError } from '../../common/errors.ts'
 import { NEUTRAL } from '../../common/sampling.ts'
 import { loraRankFlag } from '../../common/vllm-ranks.ts'
@@ -6,9 +6,9 @@ import { VllmError, type ModelCard, type VllmApi } from './api.ts'
 import { adaptersInFlight, type LogprobsMode } from './flags.ts'
 import { GENERATE } from './requests.ts'
 
-/** What the run needs of a server. */
+/** What the run needs from a server. */
 export interface Needs {
-  /** Model folder or id of the trainer. */
+  /** The trainer's model folder or id. */
   model: string
   kind: 'lora' | 'full'
   maxLength: number
@@ -18,14 +18,14 @@ export interface Needs {
 
 /** What was found. */
 export interface Found {
-  /** What answers, with its version: vLLM, or dawn-rl's own server. */
+  /** Name and version of the server: vLLM, or dawn-rl's own server. */
   server: string
   /** Name of the base model in requests. */
   base: string
 }
 
 /**
- * Version, model, length, log-probability mode, and for full weights the endpoints that a push takes.
+ * Checks the version, model, length, log-probability mode, and for full weights the endpoints that a push uses.
  * @throws UserError for a server that this run can't sample from
  */
 export async function checkServer(api: VllmApi, needs: Needs, tokens: readonly number[]): Promise<Found> {
@@ -36,14 +36,14 @@ export async function checkServer(api: VllmApi, needs: Needs, tokens: readonly n
     )
   })
   const base = baseModel(await api.models(), needs, api.url)
-  // A push that broke off, with its run or its connection, left the server paused: until it resumes nothing is answered.
+  // A push that was interrupted, because its run ended or its connection broke, left the server paused. Until it resumes, nothing is answered.
   if (needs.kind === 'full') await checkResume(api)
   await checkLogprobs(api, base.id, needs.logprobsMode, tokens)
   if (needs.kind === 'full') await checkFullWeights(api, base.id, tokens)
   return { server: `${base.owned_by === 'dawn-rl' ? 'dawn-rl' : 'vLLM'} ${version}`, base: base.id }
 }
 
-/** The served base model of the run: the one of our name, else the only one. */
+/** The base model to use: the one with our name, else the only one. */
 function baseModel(cards: ModelCard[], { model, maxLength }: Needs, url: string): ModelCard {
   const bases = cards.filter((card) => card.parent === null || card.parent === undefined)
   const found = bases.find((card) => card.root === model || card.id === model) ?? (bases.length === 1 ? bases[0] : undefined)
@@ -59,7 +59,7 @@ function baseModel(cards: ModelCard[], { model, maxLength }: Needs, url: string)
   return found
 }
 
-/** Draws a token with top_k 1: its log-probability is 0 if it is taken after the filters, else the model's. */
+/** Samples a token with top_k 1: its log-probability is 0 if computed after the filters, else the model's. */
 async function checkLogprobs(api: VllmApi, model: string, wanted: LogprobsMode, tokens: readonly number[]): Promise<void> {
   const body = {
     model, prompt: tokens.slice(0, 2), ...NEUTRAL, top_k: 1, max_tokens: 1, logprobs: 0, return_token_ids: true, cache_salt: 'check',
@@ -83,7 +83,7 @@ async function checkLogprobs(api: VllmApi, model: string, wanted: LogprobsMode, 
   throw new UserError(`${api.url} reports ${words[mode]}, but ${why}. Start vLLM with --logprobs-mode ${wanted}.`)
 }
 
-/** Without dev mode the routes of a push are missing. */
+/** Without dev mode, the routes for a push are missing. */
 async function checkResume(api: VllmApi): Promise<void> {
   try {
     await api.resume()
@@ -95,7 +95,7 @@ async function checkResume(api: VllmApi): Promise<void> {
   }
 }
 
-/** Without the scale-out routes no token says which weights made it. */
+/** Without the scale-out routes, no token says which weights sampled it. */
 async function checkFullWeights(api: VllmApi, model: string, tokens: readonly number[]): Promise<void> {
   const params = { max_tokens: 1, temperature: 0, logprobs: 0 }
   const body = { model, token_ids: tokens.slice(0, 2), sampling_params: params, cache_salt: 'check' }
@@ -114,7 +114,7 @@ async function checkFullWeights(api: VllmApi, model: string, tokens: readonly nu
   }
 }
 
-/** A UserError where the server (dawn-rl's own) was started so that it may not open the run's weights; else the error itself. */
+/** A UserError if the server (dawn-rl's own) was started without permission to open the run's weights; else the error itself. */
 export function explainRefusal(error: unknown, api: VllmApi): unknown {
   if (!(error instanceof VllmError) || !error.message.includes('--adapter-root')) return error
   return new UserError(
@@ -125,13 +125,13 @@ export function explainRefusal(error: unknown, api: VllmApi): unknown {
 const refusedFor = (words: RegExp) => (error: unknown) =>
   error instanceof VllmError && error.status === 400 && words.test(error.message)
 export const isThereAlready = refusedFor(/already been loaded/)
-/** Whether dawn-rl's server has no free place for an adapter; vLLM instead drops the least recently used one. */
+/** Whether dawn-rl's server has no free place for an adapter. vLLM instead drops the least recently used one. */
 export const hasNoPlace = refusedFor(/no place for the adapter/)
 
-/** A UserError where the way the server was started keeps it from loading the adapter; else the error itself. */
+/** A UserError if the server's settings prevent it from loading the adapter; else the error itself. */
 export function explainLoadError(error: unknown, api: VllmApi, rank: number): unknown {
   if (!(error instanceof VllmError)) return error
-  // vLLM's words, or dawn-rl's.
+  // vLLM's or dawn-rl's wording.
   if (/max_lora_rank|LoRA rank \d+ is greater|has rank \d+ .*is the largest/i.test(error.message)) {
     return new UserError(
       `The adapter has rank ${rank}, more than ${api.url} takes. Start vLLM with --max-lora-rank ${loraRankFlag(rank) ?? rank}, or lower lora_rank.`,
@@ -158,8 +158,8 @@ export function explainLoadError(error: unknown, api: VllmApi, rank: number): un
 }
 
 /**
- * Whether enough adapters fit one batch: the versions in flight. The server tells once an adapter has been used.
- * @throws UserError where it says fewer
+ * Checks that enough adapters fit into one batch: one for each version in flight. The server reports its limit once an adapter has been used.
+ * @throws UserError if it reports fewer
  */
 export async function checkMaxLoras(api: VllmApi, maxAsyncLevel: number): Promise<void> {
   const line = (await api.metrics()).split('\n').find((l) => l.startsWith('vllm:lora_requests_info{'))

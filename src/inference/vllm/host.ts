@@ -1,23 +1,23 @@
-/** The server that the run samples from, through all its lives: started here and started again when it dies, or somebody else's. */
+/** The server that the run samples from, across restarts: one started here, which is restarted when it dies, or somebody else's. */
 import { messageOf, UserError } from '../../common/errors.ts'
 import { VllmApi } from './api.ts'
 import { VllmServer, type LaunchOptions } from './server.ts'
 import { becomes } from './wait.ts'
 
-/** A server to start, or the address of one that runs. */
+/** A server to start, or the address of a running one. */
 export type Where = { launch: LaunchOptions } | { url: string }
 
 export interface HostOptions {
   where: Where
-  /** Milliseconds until a server that starts must answer. */
+  /** Milliseconds within which a starting server must answer. */
   startupMs: number
-  /** Restarts of a server that died, in a row without a finished request in between, after which the run gives up. */
+  /** Number of restarts of a server that died, without a finished request in between, after which the run gives up. */
   maxRestarts: number
-  /** Told what happens, for the console. */
+  /** Called with messages about what happens, for the console. */
   log: (line: string) => void
 }
 
-/** Milliseconds that a server which fails a request may take to recover or to be gone, before it is ended. */
+/** Milliseconds that a server which failed a request has to recover or to exit, before it is stopped. */
 const LIMBO_MS = 20_000
 
 export class VllmHost {
@@ -25,10 +25,10 @@ export class VllmHost {
   #server: VllmServer | undefined
   #api: VllmApi
   #closed = false
-  /** Restarts in all, and since the last `worked`. */
+  /** Restarts in total, and since the last `worked`. */
   restarts = 0
   #inARow = 0
-  /** Called when a started server is gone although nobody ended it. */
+  /** Called when a server that was started here exits although nobody stopped it. */
   onGone: () => void = () => {}
 
   constructor(options: HostOptions) {
@@ -36,19 +36,19 @@ export class VllmHost {
     this.#api = new VllmApi('url' in options.where ? options.where.url : 'http://127.0.0.1:0')
   }
 
-  /** Of the server's present life. */
+  /** The API of the current server. */
   get api(): VllmApi {
     return this.#api
   }
 
-  /** Process group of a server that was started here. */
+  /** Process group of the server, if it was started here. */
   get pid(): number | undefined {
     return this.#server?.pid
   }
 
   /**
-   * Starts the server, or finds the one that runs, and waits until it answers.
-   * @throws UserError where it does not
+   * Starts the server, or finds the running one, and waits until it answers.
+   * @throws UserError if it does not
    */
   async start(): Promise<void> {
     const { where, startupMs } = this.#options
@@ -74,15 +74,15 @@ export class VllmHost {
     throw new UserError(`vLLM ${why}. Its log, ${server.logFile}, ends with: ${server.lastWords()}`)
   }
 
-  /** A request came through: earlier restarts are forgiven. */
+  /** To be called when a request has succeeded: earlier restarts no longer count. */
   worked(): void {
     this.#inARow = 0
   }
 
   /**
-   * After a request got no answer: back to a server that answers.
-   * @returns whether the server lost its adapters and weights (it was started again)
-   * @throws UserError after too many restarts, or when somebody else's server stays away
+   * To be called after a request got no answer; resolves when the server answers again.
+   * @returns whether the server may have lost its adapters and weights (it was restarted, or somebody else's was away)
+   * @throws UserError after too many restarts, or if somebody else's server stays away
    */
   async revive(): Promise<boolean> {
     const { where, startupMs, maxRestarts, log } = this.#options
@@ -98,7 +98,7 @@ export class VllmHost {
     if (server) {
       let gone: string | undefined
       void server.exited.then((how) => (gone = how))
-      // An engine that died takes its server down within seconds.
+      // A dead engine takes its server down within seconds.
       if (await this.#answers(LIMBO_MS, () => gone === undefined)) return false
       await server.stop()
       log(`vLLM ${await server.exited}; starting it again (log: ${server.logFile})`)
@@ -121,7 +121,7 @@ export class VllmHost {
     }
   }
 
-  /** Whether the server answers within so many milliseconds; asked as long as `given` holds. */
+  /** Whether the server answers within `ms` milliseconds; asked as long as `given` holds. */
   async #answers(ms: number, given = () => !this.#closed): Promise<boolean> {
     return await becomes(() => this.#api.healthy(), ms, given)
   }

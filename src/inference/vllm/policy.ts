@@ -1,4 +1,4 @@
-/** One version of the policy, as it is brought to a vLLM server. */
+/** A version of the policy, and how it is loaded into a vLLM server. */
 import { createHash } from 'node:crypto'
 import { createReadStream, readdirSync } from 'node:fs'
 import { join } from 'node:path'
@@ -6,20 +6,20 @@ import type { PolicyVersion } from '../../common/types.ts'
 import type { VllmApi } from './api.ts'
 import { explainLoadError, hasNoPlace, isThereAlready } from './checks.ts'
 
-/** The weights of a version, where they are, and who still uses them. */
+/** A version's weights, where they are, and how many requests use them. */
 export interface Policy {
   version: PolicyVersion
-  /** Empty for the model as the server loaded it. */
+  /** Folder of the weights; empty for the model as the server loaded it. */
   dir: string
-  /** In requests. */
+  /** The model's name in requests. */
   model: string
   sha: string
-  /** The trainer's log-probabilities of the probe. */
+  /** The trainer's log-probabilities for the probe. */
   scores: ArrayLike<number>
   inFlight: number
 }
 
-/** SHA-256 of a folder's safetensors, one after another in the order of their names; of an adapter, what `sha256sum` says of its file. */
+/** SHA-256 of a folder's safetensors, concatenated in the order of their names; for an adapter, the same as `sha256sum` of its file. */
 export async function shaOf(dir: string): Promise<string> {
   const hash = createHash('sha256')
   for (const file of readdirSync(dir)
@@ -32,7 +32,7 @@ export async function shaOf(dir: string): Promise<string> {
 
 /**
  * Loads a version's adapter into the server. May be called again after a failure.
- * @param leaving settles when the server has heard of every adapter that is to leave it
+ * @param leaving settles when all unloads that were due have reached the server or failed
  */
 export async function loadAdapter(
   api: VllmApi,
@@ -43,7 +43,7 @@ export async function loadAdapter(
   try {
     await load().catch((error: unknown) => (hasNoPlace(error) ? leaving().then(load) : Promise.reject(error)))
   } catch (error) {
-    // The answer to an earlier try was lost.
+    // An earlier try succeeded, but its answer was lost.
     if (!isThereAlready(error)) throw explainLoadError(error, api, rank)
   }
 }

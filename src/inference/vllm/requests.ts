@@ -1,25 +1,27 @@
-/** A generation request as vLLM takes it, and what comes back as tokens of the policy. */
+/** Converts a generation request to vLLM's form, and what comes back to the policy's tokens. */
 import { UserError } from '../../common/errors.ts'
 import type { GenerationRequest, PolicyVersion, SamplingParams } from '../../common/types.ts'
 import type { Ending, Sequence } from '../sequence.ts'
 import type { TokenChunk } from './api.ts'
 import type { LogprobsMode } from './flags.ts'
 
-/** How the server is asked. */
+/** How a request is sent to the server. */
 interface Route {
   path: string
   /** Name of the model or adapter. */
   model: string
-  /** Keys and values cached under another salt are not used. */
+  /** Cache salt: keys and values cached under another salt are not used. */
   salt: string
   eosTokenIds: readonly number[]
 }
 
-/** Adapters have a name for each version, so any vLLM will do; full weights need the endpoint that says which weights made which token. */
+/**
+ * With LoRA, each version has its own adapter name, so any vLLM will do. Full weights need the endpoint that says which weights sampled which token.
+ */
 export const COMPLETIONS = '/v1/completions'
 export const GENERATE = '/inference/v1/generate'
 
-/** @throws UserError for what only the embedded engine does: a server would never hear of it */
+/** @throws UserError for options that only the embedded engine has: they would never reach the server */
 export function checkServed({ adapter, constraint, logprobs = {} }: GenerationRequest): void {
   const asked = {
     'an adapter': adapter !== undefined,
@@ -36,8 +38,8 @@ export function checkServed({ adapter, constraint, logprobs = {} }: GenerationRe
 }
 
 /**
- * The body of a request. Every value that shapes sampling is sent, neutral or not: what is left out would be filled in from the model's
- * generation_config.json on a server that was not started by us. The end tokens are those of the trainer's files (in `stop_token_ids`).
+ * The body of a request. Every value that affects sampling is sent, neutral or not: a server that we did not start would fill in missing ones from
+ * the model's generation_config.json. The end tokens are those of the trainer's files (in `stop_token_ids`).
  */
 export function requestBody({ promptIds, sampling }: GenerationRequest, route: Route): object {
   const { temperature, top_p, top_k, min_p, repetition_penalty, presence_penalty, frequency_penalty } = sampling
@@ -55,8 +57,8 @@ export function requestBody({ promptIds, sampling }: GenerationRequest, route: R
 }
 
 /**
- * Whether the server's log-probability of a completion's token is the one over the full vocabulary at the sampling temperature, which training needs.
- * @param at place of the token
+ * Whether the server's log-probability of a completion's token is over the full vocabulary at the sampling temperature, as training needs.
+ * @param at index of the token
  */
 export function tellsLogprob(sampling: SamplingParams, mode: LogprobsMode, at: number): boolean {
   const { temperature, top_p, top_k, min_p, repetition_penalty, presence_penalty, frequency_penalty } = sampling
@@ -67,14 +69,15 @@ export function tellsLogprob(sampling: SamplingParams, mode: LogprobsMode, at: n
   return !filtered && !chosen && repetition_penalty === 1 && presence_penalty === 0 && frequency_penalty === 0
 }
 
-/** The log-probability of a token that is certain may come out so much above 0. */
+/** How far above 0 the log-probability of a certain token may come out by rounding. */
 const ROUNDING = 1e-3
 
 /**
- * Takes the pieces of a streamed answer into a sequence, by the rules that the embedded engine ends its sequences by, and finishes it.
+ * Adds the pieces of a streamed answer to a sequence, ends it by the embedded engine's rules, and finishes it.
  * @param version of the weights that answer now
- * @param known whether the server's log-probability of a token, by its place, is the policy's; else NaN, which is never trained on
- * @throws Error where the answer is not whole
+ * @param known whether the server's log-probability of the token at an index is the policy's; otherwise NaN is stored, and the token is never trained
+ * on
+ * @throws Error if the answer is incomplete
  */
 export async function takeStream(
   chunks: AsyncIterable<TokenChunk>,
@@ -93,14 +96,14 @@ export async function takeStream(
     for (const [i, id] of ids.entries()) {
       const tells = known(sequence.ids.length)
       const logprob = logprobs[i]
-      // On a GPU it would read another token's row, or zeros: nobody would see it.
+      // On a GPU it would silently read another token's row, or zeros.
       if (!(Number.isInteger(id) && id >= 0 && id < vocabulary))
         throw new Error(
           `vLLM sent token ${id}, and the model has those from 0 to ${vocabulary - 1}: does it serve another model?`,
         )
       if (tells && !(Number.isFinite(logprob) && logprob! <= ROUNDING))
         throw new Error(`vLLM gave token ${id} the log-probability ${logprob}`)
-      // vLLM may go on for a piece after a stop string that only our decoding of the ids sees.
+      // vLLM may continue for another piece after a stop string that only our decoding of the ids finds.
       ending ??= sequence.push(id, tells ? logprob! : NaN, version())
     }
     for (const span of choice.weight_versions ?? []) {
@@ -110,7 +113,7 @@ export async function takeStream(
       sequence.versions.fill(made, span.start, span.end)
     }
     if (choice.finish_reason) ending ??= endingOf(choice.finish_reason, choice.stop_reason, sequence)
-    // Leaving the loop closes the stream, so the server stops too.
+    // Leaving the loop closes the stream, which also stops the server.
     if (ending) break
   }
   if (sequence.ended) return
@@ -118,7 +121,7 @@ export async function takeStream(
   sequence.finish(ending)
 }
 
-/** How the server says it ended, where our own rules did not see an end: an end token that the model's files do not name. */
+/** The ending that the server reports, used when our own rules saw none: an end token that the model's files do not name. */
 function endingOf(reason: string, stop: string | number | null | undefined, sequence: Sequence): Ending {
   if (reason === 'abort') throw new Error('vLLM aborted the request')
   if (reason === 'length') return { finishReason: 'length', stopCondition: 'max_tokens', text: sequence.text() }

@@ -1,11 +1,11 @@
 /**
  * Samples the policy from a vLLM server, and pushes the trainer's weights into it while requests run.
- * - LoRA: each version is an adapter of its own name. New requests go to the newest; one that began earlier ends on the adapter it began on,
- *   which is unloaded after the last of them. So a completion has one version, and nothing waits for a push.
- * - Full weights: generation is frozen (requests keep their KV cache), the weights are replaced, generation goes on: a completion may have
+ * - LoRA: each version is an adapter with its own name. New requests use the newest; a request that began earlier finishes on the adapter it began
+ *   with, which is unloaded after the last such request. So a completion has a single version, and nothing waits for a push.
+ * - Full weights: generation is frozen (requests keep their KV cache), the weights are replaced, and generation continues. A completion may have
  *   tokens of several versions, and the server says which.
- * - A server that dies is started again, is given the newest weights, and is asked again what it had not finished: nobody above notices.
- * - After every push a probe proves that the weights arrived (probe.ts).
+ * - A server that dies is restarted and given the newest weights, and unfinished requests are sent again. Callers do not notice.
+ * - After every push, a probe verifies that the weights arrived (probe.ts).
  */
 import { rmSync } from 'node:fs'
 import { resolve } from 'node:path'
@@ -23,33 +23,33 @@ import { checkServed, COMPLETIONS, GENERATE, requestBody, takeStream, tellsLogpr
 import { oneAtATime, pauseMs, unlessAborted, withRetries } from './wait.ts'
 
 export interface VllmSamplerOptions extends HostOptions, Needs {
-  /** Adapters are named after it. */
+  /** The prefix of adapter names. */
   runName: string
   /** Rank of the adapter; 0 for full weights. */
   rank: number
   vocabulary: number
   rules: EndRules
-  /** Folder for the weights on their way; what is in it belongs to this sampler. */
+  /** Folder for weights on their way to the server; its contents belong to this sampler. */
   weightsDir: string
   /** Whether the server starts with the trainer's weights, so that the first version need not be pushed. */
   hasFirst: boolean
-  /** Writes the trainer's weights of this moment into a folder: a PEFT adapter, or a Hugging Face model. */
+  /** Writes the trainer's current weights to a folder: a PEFT adapter, or a Hugging Face model. */
   write: (dir: string) => Promise<void>
-  /** Log-probabilities at temperature 1, by the trainer's weights of this moment, of all tokens (of the first: 0). */
+  /** Log-probabilities of all tokens at temperature 1, by the trainer's current weights (0 for the first token). */
   score: (ids: readonly number[]) => Promise<ArrayLike<number>>
   /** The probe's sequence. */
   probeIds: readonly number[]
-  /** Milliseconds that one push may take. */
+  /** Time limit of a push in milliseconds. */
   pushMs: number
 }
 
-/** A request that fails although the server is well is asked so often. */
+/** Number of tries for a request that fails although the server is well. */
 const TRIES = 4
-/** Milliseconds that what is asked of a server at the start is asked again where it fails in passing. */
+/** Milliseconds during which the requests at the start are repeated if they fail for a passing reason. */
 const START_MS = 30_000
-/** Nats a token: what float32 may differ by in another order of summation. */
+/** Lower bound of the noise, in nats per token: what another order of summation may change in float32. */
 const LEAST_NOISE = 1e-5
-/** Milliseconds that an adapter's unloading is tried for at the start and at the end. */
+/** Milliseconds during which unloading an adapter is tried, at the start and at the end. */
 const CLOSE_MS = 3000
 const SALT = 'dawn-rl-v'
 
@@ -58,20 +58,20 @@ export class VllmSampler implements Generator {
   readonly #host: VllmHost
   #found: Found = { server: '', base: '' }
   #current: Policy | undefined
-  /** The version whose weights are being pushed: the server may have them already. */
+  /** The version whose weights are being pushed; the server may already have them. */
   #arriving: PolicyVersion | undefined
   /** Settles when the server answers and has the current weights. */
   #ready: Promise<void> = Promise.resolve()
-  /** Counts the server's lives, so that many failed requests revive it once. */
+  /** Counts the restarts of the server, so that many failed requests revive it only once. */
   #life = 0
   #reviving: Promise<boolean> | undefined
-  /** Settles when the server has heard of every adapter that is to leave it. */
+  /** Settles when all unloads that were due have reached the server or failed. */
   #leaving: Promise<unknown> = Promise.resolve()
-  /** A push, and bringing a new server the current weights, do not mix. */
+  /** Keeps a push, and the loading of the current weights into a new server, apart. */
   readonly #alone = oneAtATime()
   /** While full weights are replaced, new requests wait. */
   #gate: Promise<void> = Promise.resolve()
-  /** What ends the requests that the server is working on. */
+  /** For aborting the requests that the server is working on. */
   readonly #running = new Set<AbortController>()
   #noise = 0
   #retried = 0
@@ -79,7 +79,7 @@ export class VllmSampler implements Generator {
   #gone = false
 
   /**
-   * Starts or finds the server, checks what it can do, and brings it the trainer's weights as `version`.
+   * Starts or finds the server, checks what it can do, and gives it the trainer's weights as `version`.
    * @throws UserError for a server that the run can't sample from
    */
   static async open(options: VllmSamplerOptions, version: PolicyVersion): Promise<VllmSampler> {
@@ -110,7 +110,7 @@ export class VllmSampler implements Generator {
     return this.#current?.version ?? 0
   }
 
-  /** Whether the server could not be brought back: every request ends with the reason. */
+  /** Whether the server could not be brought back; every request then fails with the reason. */
   get gone(): boolean {
     return this.#gone
   }
@@ -140,7 +140,7 @@ export class VllmSampler implements Generator {
         if (signal?.aborted)
           return { ids: [], logprobs: [], versions: [], text: '', finishReason: 'abort', stopCondition: 'abort' }
         if (this.#closed) throw new Error('the sampler was closed')
-        // What vLLM refuses it would refuse again; but an adapter that it does not know means that it is another server by now.
+        // vLLM would refuse it again. But if it does not know an adapter, it is another server by now.
         const refused = error instanceof VllmError && !error.passing && error.status !== 404
         if (refused || error instanceof UserError) throw error
         const wasWell = await unlessAborted(this.#revive(life), signal).catch((fatal: unknown) => {
@@ -153,7 +153,7 @@ export class VllmSampler implements Generator {
     }
   }
 
-  /** One request to the server as it is now. */
+  /** Sends a request to the current server. */
   async #attempt(request: GenerationRequest): Promise<GenerationResult> {
     const policy = this.#current!
     const control = new AbortController()
@@ -175,15 +175,15 @@ export class VllmSampler implements Generator {
   }
 
   /**
-   * Brings the trainer's weights of this moment to the server as `version`; resolves when new requests sample from them.
-   * @returns what there is to say about it in the step's metrics
-   * @throws Error where the weights do not arrive within the limit, or the probe says that they did not
+   * Pushes the trainer's current weights to the server as `version`; resolves when new requests sample from them.
+   * @returns metrics of the push, for the step's metrics
+   * @throws Error if the weights do not arrive within the time limit, or the probe says that they did not
    */
   async push(version: PolicyVersion): Promise<Metrics> {
     const begin = performance.now()
     const { kind, where, hasFirst, weightsDir, runName, write, pushMs } = this.#options
     const last = this.#current
-    // Somebody else's server may have an earlier run's weights: that one has named them.
+    // Somebody else's server may have weights of an earlier run, which has named them.
     const isFresh = async () => 'launch' in where || (await this.#host.api.weightsName()) === 'default'
     const loaded = last === undefined && hasFirst && (await isFresh())
     const name = `v${String(version).padStart(6, '0')}`
@@ -212,10 +212,10 @@ export class VllmSampler implements Generator {
           })
           break
         } catch (error) {
-          // One that does not know the adapter that it was just given is another one, as in `generate`.
+          // A server that does not know the adapter that it was just given is another one, as in `generate`.
           const passing = error instanceof VllmError && (error.passing || (last && error.status === 404))
           if (!passing || this.#closed) throw error
-          // The server may be dying under the push: its next life gets the old weights, and then these, which it has the whole limit for.
+          // The server may be dying during the push. Its successor gets the old weights, then these, with the full time limit.
           const wasWell = await this.#revive(life)
           if (wasWell && performance.now() > end) throw error
           if (!wasWell) end = performance.now() + pushMs
@@ -236,12 +236,12 @@ export class VllmSampler implements Generator {
     }
   }
 
-  /** Ends requests that run, and the server where it was started here. */
+  /** Aborts running requests, and stops the server if it was started here. */
   async close(): Promise<void> {
     if (this.#closed) return
     this.#closed = true
     for (const control of this.#running) control.abort()
-    // Somebody else's server is left without our adapters.
+    // Our adapters are removed from somebody else's server.
     if ('url' in this.#options.where && !this.#gone) await withRetries(() => this.#unloadOthers(), CLOSE_MS).catch(() => {})
     await this.#host.close()
     rmSync(this.#options.weightsDir, { recursive: true, force: true })
@@ -252,13 +252,13 @@ export class VllmSampler implements Generator {
     const path = kind === 'lora' ? COMPLETIONS : GENERATE
     const route = { path, model: policy.model, salt: SALT + policy.version, eosTokenIds: [...rules.eosTokenIds] }
     const chunks = this.#host.api.stream(path, requestBody(request, route), signal)
-    // An adapter's name is its version; of full weights the server tells at the end, and until then the newest is as good as known.
+    // An adapter's name is its version. For full weights, the server says at the end; until then the newest is assumed.
     const version = () => (kind === 'lora' ? policy.version : this.version)
     await takeStream(chunks, sequence, { version, vocabulary, known: (at) => tellsLogprob(request.sampling, logprobsMode, at) })
     this.#host.worked()
   }
 
-  /** Puts weights into the server. May be called again after a failure. */
+  /** Loads weights into the server. May be called again after a failure. */
   async #install(policy: Policy, limitMs: number): Promise<void> {
     const { api } = this.#host
     if (this.#options.kind === 'lora') {
@@ -284,7 +284,7 @@ export class VllmSampler implements Generator {
     return probePositions(probeIds.length).map((t) => logprobs[t])
   }
 
-  /** @throws UserError where the server's weights are others than the trainer's */
+  /** @throws UserError if the first weights differ from the trainer's, Error if a push did not arrive */
   async #probe(policy: Policy, last: Policy | undefined, limitMs: number): Promise<{ error: number; moved: number }> {
     const { probeIds, model } = this.#options
     const { api } = this.#host
@@ -306,7 +306,8 @@ export class VllmSampler implements Generator {
   }
 
   /**
-   * After a request failed: a server that answers and has the current weights. All that failed in one life of the server share one revival.
+   * After a request failed: resolves when the server answers and has the current weights. Requests that failed in one life of the server share a
+   * revival.
    * @returns whether it had been well all along
    */
   async #revive(life: number): Promise<boolean> {
@@ -315,14 +316,14 @@ export class VllmSampler implements Generator {
       return false
     }
     this.#reviving ??= this.#restore().finally(() => (this.#reviving = undefined))
-    // Where the server can't be brought back this stays rejected: every request then ends with the reason.
+    // If the server can't be brought back, this stays rejected, and every request then fails with the reason.
     this.#ready = this.#reviving.then(() => void (this.#gone = false))
     this.#ready.catch(() => (this.#gone = true))
     return await this.#reviving
   }
 
   async #restore(): Promise<boolean> {
-    // Until it was started again, or has said that it is another one.
+    // False once the server was restarted, or turned out to be another one.
     let same = true
     for (let tries = 1; ; tries++) {
       if (await this.#host.revive()) same = false
@@ -333,19 +334,19 @@ export class VllmSampler implements Generator {
         await this.#equip()
         return false
       } catch (error) {
-        // It may die again under this.
+        // The server may die again during this.
         if (!(error instanceof VllmError) || !error.passing || tries >= TRIES || this.#closed) throw error
         await sleep(pauseMs(tries - 1))
       }
     }
   }
 
-  /** Brings the current weights to a server that has none of ours. */
+  /** Loads the current weights into a server that has none of ours. */
   async #equip(): Promise<void> {
     const { kind, probeIds, pushMs, log } = this.#options
     this.#found = await checkServer(this.#host.api, this.#options, probeIds)
     await this.#alone(async () => {
-      // Of now: a push that was under way may have brought its own to the new server meanwhile, and have let the files of those before it go.
+      // Read only now: a push in progress may have brought its weights to the new server, and deleted the files of earlier ones.
       const policy = this.#current
       if (!policy) return
       if (kind === 'full') policy.model = this.#found.base
@@ -357,8 +358,9 @@ export class VllmSampler implements Generator {
   }
 
   /**
-   * Unloads adapters under this run's names that it does not use: a run that was killed left them, with weights that need not be those of this one,
-   * or the server kept them while it could not be reached; all of them at the end. Requests that still run on one end on it; what is refused shows with the next push.
+   * Unloads adapters with this run's names that it does not use; at the end, all of them. A killed run left them (with weights that may differ from
+   * this run's), or the server kept them while it could not be reached. Requests still running on one finish on it. A failure to unload shows with
+   * the next push.
    */
   async #unloadOthers(): Promise<void> {
     const { kind, runName } = this.#options
@@ -372,7 +374,7 @@ export class VllmSampler implements Generator {
     }
   }
 
-  /** Whether a server that answers is the one that the current weights were pushed into, and not a new one at the same address. */
+  /** Whether the answering server is the one that the current weights were pushed to, and not a new one at the same address. */
   async #hasCurrent(): Promise<boolean> {
     const { api } = this.#host
     if (!this.#current) return true
@@ -389,7 +391,7 @@ export class VllmSampler implements Generator {
     const { dir, model } = policy
     const { kind, pushMs } = this.#options
     policy.dir = ''
-    // Again where no answer came: it would keep its place, which the version after the next one needs. One that a restart has forgotten can't be unloaded.
+    // Repeated if no answer came, to free its place for the version after the next. An adapter lost in a restart can't be unloaded.
     const unload = () => this.#host.api.unloadAdapter(model)
     const unloaded = kind === 'lora' ? withRetries(unload, pushMs) : Promise.resolve()
     const left = unloaded.catch(() => {}).then(() => rmSync(dir, { recursive: true, force: true }))

@@ -1,6 +1,6 @@
 /**
- * A vLLM server as a child process. It ends with the run, however that ends: a small shell stands between, which holds our end of a pipe
- * and takes the server down when the pipe closes, as it does even after kill -9.
+ * A vLLM server as a child process. It ends with the run, however the run ends: a small shell in between holds the read end of a pipe and stops the
+ * server when the pipe closes, which happens even after kill -9.
  */
 import { spawn, type ChildProcess } from 'node:child_process'
 import { closeSync, existsSync, mkdirSync, openSync, readFileSync, statSync } from 'node:fs'
@@ -10,7 +10,7 @@ import { packageRoot, SCRIPTS } from '../../common/commands.ts'
 import { UserError } from '../../common/errors.ts'
 import { serverEnvironment, serverFlags, type ServerNeeds } from './flags.ts'
 
-/** Starts "$@" without our pipe, and ends it when the pipe closes: politely, and after 20 s with everything in its process group. */
+/** Starts "$@" without our pipe, and ends it when the pipe closes: first with SIGTERM, and after 20 s with SIGKILL to its whole process group. */
 const KEEPER =
   'exec 3<&0; "$@" 3<&- </dev/null & server=$!; (cat <&3 >/dev/null; kill -TERM "$server"; sleep 20; kill -KILL 0) 2>/dev/null & wait "$server"'
 
@@ -18,23 +18,23 @@ const KEEPER =
 const LOG_PREFIX = /^(\(.*?\) )?((INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[.*?\] ?)?(\w+\.py: (?=error))?/
 
 export interface LaunchOptions extends ServerNeeds {
-  /** The Python that has vLLM. */
+  /** A Python with vLLM. */
   python: string
-  /** Where the server's output goes (appended). */
+  /** File that the server's output is appended to. */
   logFile: string
 }
 
-/** One life of a server. */
+/** A server process. */
 export class VllmServer {
   readonly url: string
   readonly logFile: string
-  /** Resolves when the process is gone, with a sentence about how. */
+  /** Resolves when the process has ended, with a sentence about how. */
   readonly exited: Promise<string>
   readonly #child: ChildProcess
 
   /**
-   * Starts the server; it answers requests only once it has loaded the model (`VllmHost.start` waits for that).
-   * @throws UserError where the Python is not there, and on Windows, which has no /bin/sh and no vLLM
+   * Starts the server. It answers requests only once it has loaded the model (`VllmHost.start` waits for that).
+   * @throws UserError if the Python does not exist, and on Windows, which has no /bin/sh and no vLLM
    */
   static async launch(options: LaunchOptions): Promise<VllmServer> {
     if (process.platform === 'win32')
@@ -66,11 +66,11 @@ export class VllmServer {
     const bin = python.includes('/') ? dirname(resolve(python)) + delimiter : ''
     this.#child = spawn('/bin/sh', ['-c', KEEPER, 'vllm', ...words], {
       stdio: ['pipe', log, log],
-      // Its own process group: the server's workers end with it.
+      // Its own process group, so that the server's workers end with it.
       detached: true,
       env: { ...serverEnvironment(isCpuBuild(python)), ...process.env, PATH: bin + (process.env.PATH ?? '') },
     })
-    // The keeper may be gone before the pipe is closed.
+    // The keeper may have ended before the pipe is closed.
     this.#child.stdin!.on('error', () => {})
     const { promise, resolve: gone } = Promise.withResolvers<string>()
     this.exited = promise
@@ -81,12 +81,12 @@ export class VllmServer {
     })
   }
 
-  /** Of the process group. */
+  /** Id of the process group. */
   get pid(): number | undefined {
     return this.#child.pid
   }
 
-  /** Ends the server; resolves when it is gone. */
+  /** Stops the server; resolves when it has ended. */
   async stop(): Promise<void> {
     this.#child.stdin!.end()
     const late = setTimeout(() => this.#kill(), 25_000)
@@ -94,7 +94,7 @@ export class VllmServer {
     clearTimeout(late)
   }
 
-  /** What the log says about why the server ended, for an error message: the errors that are not about other errors, else its last line. */
+  /** What the log says about why the server ended, for an error message: errors that are not about other errors, else the last line. */
   lastWords(): string {
     if (!existsSync(this.logFile) || statSync(this.logFile).size === 0) return 'nothing'
     const lines = readFileSync(this.logFile, 'utf8').slice(-200_000).split('\n').map((line) => line.replace(LOG_PREFIX, '').trim()) // prettier-ignore
@@ -115,13 +115,16 @@ export class VllmServer {
   }
 }
 
-/** The Python of `inference.python`: from here, else from where dawn-rl lies, as scripts/setup-vllm.sh makes its environment there. */
+/** The path of `inference.python`, relative to the current folder, else to dawn-rl's folder, where scripts/setup-vllm.sh creates its environment. */
 export function findPython(python: string): string {
   const ours = resolve(packageRoot, python)
   return existsSync(python) || !existsSync(ours) ? python : ours
 }
 
-/** The CPU build must be told so before it is imported. scripts/setup-vllm.sh notes which build it made beside the environment's bin/. */
+/**
+ * Whether the environment has vLLM's CPU build, which must be told so before it is imported. scripts/setup-vllm.sh notes the build beside the
+ * environment's bin/.
+ */
 function isCpuBuild(python: string): boolean {
   const note = resolve(dirname(python), '..', 'ready')
   return existsSync(note) && /\bcpu\b/.test(readFileSync(note, 'utf8'))

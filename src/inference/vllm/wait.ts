@@ -1,4 +1,4 @@
-/** Waiting for a server: growing pauses, a limit, and an abort that ends both. */
+/** Helpers for waiting for a server: growing pauses, time limits, and aborts. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pauseMs as growing } from '../../common/faults.ts'
 import { VllmError } from './api.ts'
@@ -8,7 +8,7 @@ export const pauseMs = (n: number): number => growing(n, { firstMs: 250, longest
 
 /**
  * Repeats a call that fails for a passing reason (see `VllmError.passing`) until it succeeds or the time is over.
- * @param log told of the first failure
+ * @param log called with the first failure
  * @throws the last error; at once for an error that is not passing
  */
 export async function withRetries<T>(
@@ -29,7 +29,7 @@ export async function withRetries<T>(
   }
 }
 
-/** Whether `check` came true before the limit; asked again after growing pauses, as long as `given` holds. */
+/** Whether `check` becomes true before the time limit; asked again after growing pauses, as long as `given` holds. */
 export async function becomes(
   check: () => Promise<boolean>,
   limitMs: number,
@@ -44,7 +44,7 @@ export async function becomes(
   return false
 }
 
-/** Rejects with the signal's reason when it aborts first. */
+/** The result of `work`. Rejects with the signal's reason if it aborts first. */
 export async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   if (!signal) return await work
   const { promise, reject } = Promise.withResolvers<never>()
@@ -59,7 +59,7 @@ export async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | u
   }
 }
 
-/** Returns a function that runs the work it is given one after the other, in order, even where an earlier one failed. */
+/** Returns a function that runs the given work one after another, in order, even if earlier work failed. */
 export function oneAtATime(): <T>(work: () => Promise<T>) => Promise<T> {
   let before: Promise<unknown> = Promise.resolve()
   return (work) => {
