@@ -6,12 +6,12 @@ const START = '<think>'
 const END = '</think>'
 export const thoughtMarks: readonly string[] = [START, END]
 
-/** State of an answer's thoughts at the end of the prompt: the model may begin them, the template has begun them, or they are over. */
+/** State of the answer's thoughts at the end of the prompt: the model may begin them, the template has begun them, or they have ended. */
 export type Thinking = 'to come' | 'begun' | 'ended'
 
 /**
- * The state of the answer's thoughts at the end of a prompt. Only the prompt's end counts, since a user may have written a <think>; `begun` is the part of
- * the answer that the prompt ends with, where an answer is continued.
+ * The state of the answer's thoughts at the end of a prompt. Only the prompt's end counts, since a user may have written a <think>.
+ * @param begun if an answer is continued, the part of it that the prompt ends with
  */
 export function thinkingAt(prompt: string, begun = ''): Thinking {
   const own = begun.trim()
@@ -26,14 +26,14 @@ export function thinkingAt(prompt: string, begun = ''): Thinking {
 /** Whether a chat template handles thoughts. */
 export const templateThinks = (chatTemplate: string | null): boolean => chatTemplate?.includes(END) ?? false
 
-/** Splits text as it comes. The deltas together do not depend on how the text is cut; if the thoughts do not end, there is no content. */
+/** Splits text as it arrives. The deltas together do not depend on where the text is cut. If the thoughts do not end, there is no content. */
 export class ReasoningStream {
-  /** 'before': no text yet but white space; the start tag may come. */
+  /** 'before': only white space so far; the start tag may follow. */
   #state: 'before' | 'thoughts' | 'content' = 'before'
   readonly #open: boolean
   #held = ''
 
-  /** @param open the prompt ends inside of an open <think>: the answer begins with thoughts */
+  /** @param open whether the prompt ends inside an open <think>, so that the answer begins with thoughts */
   constructor(open: boolean) {
     this.#open = open
   }
@@ -58,7 +58,7 @@ export class ReasoningStream {
     return thoughts ? { reasoning: held } : { content: held }
   }
 
-  /** The start tag is dropped, also where the prompt has opened the thoughts already. */
+  /** Drops the start tag, even if the prompt has already opened the thoughts. */
   #begin(): void {
     const begun = this.#held.trimStart()
     if (begun.startsWith(START)) {

@@ -8,8 +8,8 @@ import type { App, ServerContext } from './parts.ts'
 import { loadAdapterBody, unloadAdapterBody } from './schemas/control.ts'
 
 /**
- * The real path of a folder that a request names, relative to the root or whole.
- * @throws HttpError 400 for a folder that is not below the root (links are followed), 404 for a missing one, 403 without a root
+ * The real path of a folder that a request names, absolute or relative to the root.
+ * @throws HttpError 400 for a folder that is not below the root (after following links), 404 for a missing one, 403 without a root
  */
 export async function pathUnderRoot(root: string | undefined, path: string, field: string): Promise<string> {
   if (root === undefined) {
@@ -26,7 +26,7 @@ export async function pathUnderRoot(root: string | undefined, path: string, fiel
   const real = await realpath(root)
   const isBelow = (folder: string, top: string) => folder.startsWith(top.endsWith(sep) ? top : top + sep)
   const wanted = resolve(real, path)
-  // On Windows c:\Adapters may be C:\adapters. Whether it is tells its real path.
+  // On Windows, c:\Adapters may be the same folder as C:\adapters; the comparison of real paths decides.
   const spelled = (folder: string) => (process.platform === 'win32' ? folder.toLowerCase() : folder)
   if (![real, resolve(root)].some((top) => isBelow(spelled(wanted), spelled(top)))) throw outside
   const found = await realpath(wanted).catch(() => undefined)

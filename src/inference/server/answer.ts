@@ -19,7 +19,7 @@ export class AnswerText {
   content = ''
   readonly toolCalls: ToolCall[] = []
 
-  /** @param most the most calls that are returned */
+  /** @param most maximum number of calls that are returned */
   constructor(reasoning: ReasoningStream | undefined, tools: ToolParser | undefined, most = Infinity) {
     this.#most = most
     this.#reasoning = reasoning
@@ -32,7 +32,7 @@ export class AnswerText {
     return this.#add({ reasoning }, content ? (this.#tools?.push(content) ?? { content }) : {})
   }
 
-  /** The text that was held back, at the end. */
+  /** The text that was held back; to be called at the end. */
   flush(): MessageDelta {
     const split = this.#reasoning?.flush()
     const first = split?.content ? (this.#tools?.push(split.content) ?? { content: split.content }) : {}
@@ -57,7 +57,7 @@ export class AnswerText {
   }
 }
 
-/** Joins what two consecutive pieces add. */
+/** Joins the deltas of two consecutive pieces. */
 export function joined(a: MessageDelta, b: MessageDelta): MessageDelta {
   const reasoning = (a.reasoning ?? '') + (b.reasoning ?? '')
   const content = (a.content ?? '') + (b.content ?? '')

@@ -1,16 +1,16 @@
 /**
- * Authentication. Keys are compared in constant time. On loopback, where no key is needed, web pages must be kept out: a page in a browser
- * may send requests there, by a name that it lets resolve to 127.0.0.1 (DNS rebinding) or blindly (a form). So the Host header must name this machine,
- * and a request from a page (it has an Origin header) is refused unless that origin is allowed.
+ * Authentication. Keys are compared in constant time. On loopback, where no key is needed, web pages must be kept out: a page in a browser can send
+ * requests there, through a host name that it makes resolve to 127.0.0.1 (DNS rebinding), or blindly (a form). So the Host header must name this
+ * machine, and a request from a page (it has an Origin header) is refused unless that origin is allowed.
  */
 import type { MiddlewareHandler } from 'hono'
 import { digest, isKnown, isLoopback } from '../../common/servers.ts'
 import { HttpError } from './errors.ts'
 
-/** Paths that are answered without a key: whether the server is up. */
+/** Paths that need no key: they tell whether the server is up. */
 const open = new Set(['/health', '/ping'])
 
-/** Checks `Authorization: Bearer KEY` for all paths but /health and /ping. Without keys everyone may ask. */
+/** Checks `Authorization: Bearer KEY` for all paths but /health and /ping. Without keys, everyone is admitted. */
 export function requireKey(keys: readonly string[]): MiddlewareHandler {
   const known = keys.map(digest)
   return async (context, next) => {
@@ -27,8 +27,9 @@ export function requireKey(keys: readonly string[]): MiddlewareHandler {
 }
 
 /**
- * Refuses requests from pages that are not allowed, and requests with another Host name than this machine's.
- * @param options.anyName whether to allow every Host name: where a key is needed, which no page has. A proxy in front (Caddy, a tunnel) may keep its own name
+ * Refuses requests from pages that are not allowed, and requests with a Host name other than this machine's.
+ * @param options.anyName whether to allow every Host name: if a key is needed, which no page has. A proxy in front (Caddy, a tunnel) may then keep
+ * its own name.
  */
 export function guardBrowsers(options: { anyName: boolean; origins: readonly string[] }): MiddlewareHandler {
   const { anyName, origins } = options

@@ -15,7 +15,7 @@ const closing = { connection: 'close' }
 
 /**
  * The body's bytes.
- * @throws HttpError 413 for more than maxBytes, 408 for a body that takes longer than it may, 400 for one that breaks off
+ * @throws HttpError 413 for more than maxBytes, 408 for a body that arrives too slowly, 400 for one that breaks off
  */
 async function readBytes(request: Request, { maxBytes, ms }: BodyLimits): Promise<Uint8Array> {
   const tooLarge = () =>
@@ -47,14 +47,17 @@ async function readBytes(request: Request, { maxBytes, ms }: BodyLimits): Promis
   return pieces.length === 1 ? pieces[0] : Buffer.concat(pieces)
 }
 
-/** Levels of nesting. Schemas, templates and grammars recurse into their input, and the stack is limited. */
+/** Maximum nesting. Schemas, templates and grammars recurse into their input, and the stack is limited. */
 const MOST_LEVELS = 200
-/** Fields of all objects together. An object with a million fields blocks the process for a minute. */
+/** Maximum number of fields in all objects together. An object with a million fields blocks the process for a minute. */
 const MOST_FIELDS = 250_000
-/** Objects and lists in total. Five million lists of one number each take half a minute. */
+/** Maximum number of objects and lists. Five million lists of one number each take half a minute. */
 const MOST_LISTS = 250_000
 
-/** Parses JSON after a quick scan. @throws HttpError for too many levels, fields or lists */
+/**
+ * Checks the size of JSON by a quick scan, without parsing it.
+ * @throws HttpError for too many levels, fields or lists
+ */
 export function checkSize(json: Uint8Array, what: string, field?: string): void {
   const refuse = (most: string) => badRequest(`${what} has more than ${most}; this server takes no more.`, field)
   let depth = 0
@@ -75,7 +78,10 @@ export function checkSize(json: Uint8Array, what: string, field?: string): void 
   }
 }
 
-/** The body as JSON. @throws HttpError for bad JSON, anything but an object, and bad UTF-8 */
+/**
+ * The body as JSON.
+ * @throws HttpError for bad JSON, anything but an object, and bad UTF-8
+ */
 async function readJson(context: Context, limits: BodyLimits): Promise<Record<string, unknown>> {
   const type = context.req.header('content-type')?.split(';')[0].trim().toLowerCase()
   if (type !== 'application/json' && !type?.endsWith('+json')) {
@@ -158,7 +164,7 @@ interface Issue {
   message: string
 }
 
-/** The problem of a field that may have several forms: that of the form that fits best; where several fit equally well, the field's own message. */
+/** The problem of a field that may have several forms: that of the form that fits best, or the field's own message if several fit equally well. */
 function deepest(issue: z.core.$ZodIssue): Issue {
   if (issue.code !== 'invalid_union' || issue.errors.length === 0) return issue
   const inner = issue.errors

@@ -23,7 +23,7 @@ interface Wish {
   /** The prompt as text. */
   prompt: string
   thinking: Thinking
-  /** top_logprobs; undefined: no log-probabilities. */
+  /** The request's `top_logprobs`; undefined for no log-probabilities. */
   top: number | undefined
   spelling: Spelling
   tools: ToolPlan

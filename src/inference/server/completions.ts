@@ -20,7 +20,7 @@ interface Wish {
   id: string
   model: string
   body: CompletionsBody
-  /** The request's logprobs; undefined: none. */
+  /** The request's `logprobs`; undefined for none. */
   top: number | undefined
   spelling: Spelling
   server: ServerContext
@@ -63,7 +63,7 @@ async function worksOf(
   const prompts = await promptsOf(server, body)
   return prompts.map((ids) => {
     const promptIds = truncate(ids, body, maxLength)
-    // For max_tokens = 0 one token is generated, and left out of the answer.
+    // For max_tokens = 0, one token is generated and left out of the answer.
     const asked = body.max_tokens === 0 ? 1 : body.max_tokens
     const max_tokens = maxTokensOf(promptIds.length, asked, Math.min(DEFAULT_TOKENS, parts.defaults?.max_tokens ?? Infinity), {
       maxLength,
@@ -99,7 +99,7 @@ async function promptsOf(
   const all: number[][] = []
   for (const one of prompt as (string | number[])[]) {
     all.push(typeof one === 'string' ? encode(one) : checkIds(server, one, 'prompt'))
-    // Long prompts take time; other requests get their turn in between.
+    // Long prompts take time; this lets other requests run in between.
     await turn()
   }
   return all
@@ -155,7 +155,7 @@ function choice(one: Finished, { body, top, spelling, server }: Wish): object {
   }
 }
 
-/** The finish reason; for max_tokens = 0 that of the left-out token means nothing. */
+/** The finish reason. For max_tokens = 0, that of the omitted token is meaningless. */
 function endOf({ finishReason, stopReason }: Finished, { max_tokens }: CompletionsBody) {
   const aside = max_tokens === 0 && finishReason === 'stop'
   return { finish_reason: aside ? 'length' : finishReason, stop_reason: aside ? null : stopReason }
@@ -165,7 +165,7 @@ function endOf({ finishReason, stopReason }: Finished, { max_tokens }: Completio
 const isEchoedAsText = ({ prompt, truncate_prompt_tokens }: CompletionsBody): boolean =>
   typeof prompt === 'string' && typeof truncate_prompt_tokens !== 'number'
 
-/** Where the prompt's tokens begin in its echo; tokens added in front of a text are not part of it. */
+/** Where the prompt's tokens begin in its echo; tokens added in front of the text are not part of it. */
 function echoOffsets({ parts }: ServerContext, ids: readonly number[], body: CompletionsBody, echoed: string): Offsets {
   const skipSpecialTokens = !isEchoedAsText(body) && (body.skip_special_tokens ?? true)
   const added = lengthOf(parts.tokenizer.decode(ids, { skipSpecialTokens })) - lengthOf(echoed)

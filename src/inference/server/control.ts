@@ -1,4 +1,4 @@
-/** Routes for trainers: pause the engine, clear its cache, change its weights. By default on loopback only (devMode). */
+/** Routes for trainers, which pause the engine, clear its cache, and change its weights. By default only on loopback (devMode). */
 import type { Context } from 'hono'
 import { UserError } from '../../common/errors.ts'
 import type { PauseMode } from '../types.ts'
@@ -20,7 +20,7 @@ export function addControl(app: App, server: ServerContext): void {
     if (!modes.includes(mode)) throw badRequest(`mode: it must be one of ${modes.join(', ')}.`, 'mode')
     await engine.pause(mode as PauseMode)
     if (mode !== 'keep' && context.req.query('clear_cache') !== 'false') engine.resetPrefixCache()
-    // A resume that came while this waited has cancelled the pause.
+    // A resume that arrived while this waited has cancelled the pause.
     return context.json({ status: engine.paused ? 'paused' : 'resumed' })
   })
 

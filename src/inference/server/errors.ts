@@ -1,6 +1,6 @@
 /**
- * Errors in OpenAI's form with vLLM's types: { error: { message, type, param, code } }, where `code` is the HTTP status. A client's
- * mistake names the field. An internal error is a 500 with an id; the log has the stack under that id, and clients never see it.
+ * Errors in OpenAI's form with vLLM's types: { error: { message, type, param, code } }, where `code` is the HTTP status. A client's mistake names the
+ * field. An internal error is a 500 with an id; the log has the stack under that id, which clients never see.
  */
 import { randomUUID } from 'node:crypto'
 import { UserError } from '../../common/errors.ts'

@@ -1,4 +1,4 @@
-/** /inference/v1/generate: token ids in, token ids out, with the version of the weights that made each. */
+/** /inference/v1/generate: token ids in, token ids out, with the version of the weights that sampled each token. */
 import type { Context } from 'hono'
 import type { Generation, Work } from './generation.ts'
 import { generateLogprobs, promptLogprobs, Spelling, weightVersions } from './logprobs.ts'
@@ -45,7 +45,7 @@ function prepare(
   const sampling = samplingOf(params)
   const { maxLength } = engine
   const promptIds = truncate(checkIds(server, body.token_ids, 'token_ids'), params, maxLength)
-  // More than the window is as good as all of it, here alone: again as in vLLM.
+  // Only here, as in vLLM, max_tokens may exceed the context, and then means all of it.
   const max_tokens = maxTokensOf(promptIds.length, null, params.max_tokens ?? Infinity, { maxLength, prompt: 'token_ids' })
   const text = { skipSpecialTokens: params.skip_special_tokens ?? true, includeStop: params.include_stop_str_in_output ?? false }
   const n = completionsOf(params, sampling.temperature)

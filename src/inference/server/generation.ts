@@ -1,6 +1,6 @@
 /**
- * The completions of one HTTP request: started together, streamed or awaited whole, and ended at once when the client disconnects.
- * `close` must always be called; it frees what they hold.
+ * The completions of one HTTP request: started together, streamed or awaited whole, and aborted at once when the client disconnects. `close` must
+ * always be called; it frees their resources.
  */
 import { setImmediate as turn } from 'node:timers/promises'
 import type { Context } from 'hono'
@@ -37,7 +37,7 @@ export interface Finished {
   stopReason: string | number | null
 }
 
-/** The next piece of a completion: new tokens, new text that cannot change any more, and at the end the finish reason. */
+/** The next piece of a completion: new tokens, new text that can no longer change, and at the end the finish reason. */
 export interface Piece {
   index: number
   tokens: SampledToken[]
@@ -67,13 +67,13 @@ export class Generation {
   #streamed = false
   readonly #done: Finished[] = []
 
-  /** @throws HttpError where the server takes no more completions */
+  /** @throws HttpError if the server accepts no more completions */
   constructor(context: Context, server: ServerContext, works: readonly Work[]) {
     this.#server = server
     this.#items = works.flatMap((work) => Array.from({ length: work.n }, (_, i) => ({ work, seed: nextSeed(work.sampling.seed, i) })))
       .map((item, index) => ({ ...item, index })) // prettier-ignore
     this.#place = server.gate.enter(this.#items.length)
-    // When the client is gone or the server ends, nobody may call `close`.
+    // If the client is gone or the server shuts down, nobody may be left to call `close`.
     const abort = () => void this.close()
     const signals: AbortSignal[] = [context.req.raw.signal, server.ending.signal]
     for (const signal of signals) {
@@ -95,7 +95,7 @@ export class Generation {
 
   /**
    * Starts all completions, and waits until the engine has accepted them.
-   * @throws the engine's error where it refuses one
+   * @throws the engine's error if it refuses one
    */
   async start(streamed: boolean): Promise<void> {
     this.#streamed = streamed
@@ -118,12 +118,15 @@ export class Generation {
     }
   }
 
-  /** All of them, whole, in order. */
+  /** All completions, in order, when they have ended. */
   async whole(): Promise<Finished[]> {
     return await Promise.all(this.#started)
   }
 
-  /** Pieces as they come. @throws errors of the engine */
+  /**
+   * Pieces as they arrive.
+   * @throws errors of the engine
+   */
   async *pieces(): AsyncGenerator<Piece> {
     let failure: unknown
     let left = this.#started.length
@@ -137,7 +140,7 @@ export class Generation {
       )
     }
     while (true) {
-      // Everything that arrives at once becomes one piece: the last token with the finish reason, or all that came while the client was slow.
+      // Everything that has arrived becomes one piece: the last token with the finish reason, or all that arrived while the client was slow.
       await turn()
       for (const piece of joined(this.#queue.splice(0))) yield piece
       if (this.#queue.length > 0) continue
@@ -166,7 +169,7 @@ export class Generation {
 
   usage(): Usage {
     const works = new Map<Work, number>()
-    // Each prompt counts once, with the cached part that its first completion found; its other completions find what that one computed.
+    // Each prompt counts once, with the cached part that its first completion found; its other completions find what the first one computed.
     for (const { work, result } of this.#done) works.set(work, Math.min(works.get(work) ?? Infinity, result.cachedTokens ?? 0))
     const prompt_tokens = [...new Set(this.#items.map(({ work }) => work))].reduce(
       (sum, { promptIds }) => sum + promptIds.length,
@@ -210,7 +213,7 @@ export class Generation {
       cacheSalt: work.cacheSalt,
       logprobs: work.logprobs,
       constraint,
-      // Stop strings must be searched in the text as it is shown.
+      // Stop strings must be searched for in the text as it is shown.
       skipSpecialTokens: work.text.skipSpecialTokens,
       onToken: (token) => {
         const now = performance.now()

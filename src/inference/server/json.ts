@@ -1,6 +1,6 @@
 /**
- * JSON in which a Map becomes an object with its keys in order. JavaScript objects sort keys that look like integers to the front, but clients of vLLM
- * take the first entry of a map by token id as the actual token (prime-rl's scoring of prompts does).
+ * JSON in which a Map becomes an object with its keys in insertion order. JavaScript objects move keys that look like integers to the front, but
+ * clients of vLLM take the first entry of a map by token id as the actual token (prime-rl's scoring of prompts does).
  */
 import { randomUUID } from 'node:crypto'
 

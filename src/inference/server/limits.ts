@@ -1,11 +1,11 @@
-/** Admission: limits the completions that run or wait, and refuses new ones while the server ends. */
+/** Admission control: limits the completions that run or wait, and refuses new ones while the server shuts down. */
 import { badRequest, HttpError } from './errors.ts'
 
 /** A request's share of the limits. */
 export interface Place {
   /** One of its completions has ended, so another may be admitted even while the client still reads. */
   ended(): void
-  /** The answer was made, of a stream its last event; or the client is gone. */
+  /** The answer is complete (for a stream, its last event), or the client is gone. */
   leave(): void
 }
 
@@ -14,7 +14,7 @@ export class Gate {
   /** The most completions that may run or wait. */
   readonly #most: number
   #held = 0
-  /** Requests whose answer is not made yet. */
+  /** Number of requests whose answer is not complete yet. */
   #open = 0
   #draining = false
   #idle: (() => void)[] = []
@@ -28,8 +28,8 @@ export class Gate {
   }
 
   /**
-   * Admits a request with so many completions.
-   * @throws HttpError 503 while the server ends, 429 where there is no room now, 400 where there can never be
+   * Admits a request with this many completions.
+   * @throws HttpError 503 while the server shuts down, 429 if there is no room now, 400 if there can never be
    */
   enter(completions: number): Place {
     if (this.#draining) throw shuttingDown()
@@ -74,7 +74,7 @@ export class Gate {
     this.#draining = true
   }
 
-  /** Resolves when the answers to all requests are made (they may still be on their way), or after so many milliseconds. */
+  /** Resolves when the answers to all requests are complete (they may still be on their way), or after `ms` milliseconds. */
   async empty(ms: number): Promise<void> {
     if (this.#open === 0) return
     let timer: NodeJS.Timeout | undefined

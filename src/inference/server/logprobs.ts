@@ -42,21 +42,21 @@ export function chatLogprobs(tokens: readonly SampledToken[], top: number, spell
   }
 }
 
-/** A token for choices[].logprobs of /v1/completions; logprob null: unknown, as the first of a prompt. */
+/** A token for choices[].logprobs of /v1/completions. Its logprob is null if unknown, as for the first token of a prompt. */
 export interface CompletionToken {
   id: number
   logprob: number | null
   top?: { ids: number[]; logprobs: number[] }
 }
 
-/** Characters of a text, as clients in Python count them: an emoji is one. */
+/** Number of characters in a text as Python counts them, by code points: an emoji is one. */
 export const lengthOf = (text: string): number => {
   let length = 0
   for (const _ of text) length++
   return length
 }
 
-/** Offsets of a text's tokens. All tokens of one character have its offset; a token that is not shown has the offset of the next one. */
+/** Offsets of a text's tokens. All tokens of one character have the character's offset; a token that is not shown has the offset of the next one. */
 export class Offsets {
   readonly #decoder: StreamDecoder
   readonly #textOf: (ids: readonly number[]) => string
@@ -65,7 +65,7 @@ export class Offsets {
   /** Tokens after that, whose character is still incomplete. */
   #open: number[] = []
 
-  /** @param begin offset of the first token; below 0: so many characters at the beginning are not shown */
+  /** @param begin offset of the first token; a negative number is the number of initial characters that are not shown */
   constructor(tokenizer: Tokenizer, skipSpecialTokens: boolean, begin = 0) {
     this.#decoder = decodeStream(tokenizer, { skipSpecialTokens })
     this.#textOf = (ids) => tokenizer.decode(ids, { skipSpecialTokens })
@@ -73,7 +73,7 @@ export class Offsets {
   }
 
   next(id: number): number {
-    // The first of them may have had a space too, before the character that this token goes on with.
+    // The first of these tokens may also have begun with a space, before the character that this token continues.
     const begin = this.#end + lengthOf(this.#textOf(this.#open).replace(/\ufffd+$/u, ''))
     const piece = this.#decoder.push(id)
     this.#end += lengthOf(piece)
@@ -116,14 +116,14 @@ function byWord(
 ): ReadonlyMap<string, number> {
   const words = new Map<string, number>([[spelling.word(id), floor(logprob)]])
   likely?.ids.slice(0, top).forEach((other, k) => {
-    // Of two tokens with the same spelling the sampled one is kept, else the more likely one.
+    // If two tokens have the same spelling, the sampled one is kept, else the more likely one.
     const word = spelling.word(other)
     if (!words.has(word)) words.set(word, floor(likely.logprobs[k]))
   })
   return words
 }
 
-/** choices[].logprobs of /inference/v1/generate: by ids, in the forms of old and new versions of vLLM. */
+/** choices[].logprobs of /inference/v1/generate: by token id, in the forms of both old and new versions of vLLM. */
 export function generateLogprobs(tokens: readonly SampledToken[], top: number) {
   const entry = (id: number, logprob: number, rank: number | null) => ({
     token: `token_id:${id}`,

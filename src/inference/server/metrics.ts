@@ -1,4 +1,4 @@
-/** /metrics in Prometheus' text format, under vLLM's names: counters of the engine, and times of requests. */
+/** /metrics in Prometheus' text format, under vLLM's names: the engine's counters, and request times. */
 import type { EngineStats } from '../engine.ts'
 
 const seconds = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300]
@@ -54,7 +54,7 @@ export class ServerMetrics {
     this.#answers.set(key, (this.#answers.get(key) ?? 0) + 1)
   }
 
-  /** The page. */
+  /** The page's text. */
   text(stats: EngineStats, model: string, adapters: { names: readonly string[]; most: number | undefined }): string {
     const labels = `engine="0",model_name=${quote(model)}`
     const out: string[] = []

@@ -10,17 +10,17 @@ import type { BodyReader } from './body.ts'
 import type { Gate } from './limits.ts'
 import type { ServerMetrics } from './metrics.ts'
 
-/** Sampling defaults of requests, perhaps from the model's generation_config.json. */
+/** Sampling defaults of requests; may come from the model's generation_config.json. */
 export type SamplingDefaults = Partial<
   Pick<SamplingParams, 'temperature' | 'top_p' | 'top_k' | 'min_p' | 'repetition_penalty' | 'max_tokens'>
 >
 
 export interface ServerParts {
-  /** The model's names in requests; answers have the first. */
+  /** The model's names in requests; answers use the first. */
   names: readonly string[]
-  /** Where an adapter is being trained: the name of the model without it. */
+  /** If an adapter is being trained: the name of the model without it. */
   baseName?: string
-  /** Where the model is: a folder, a file, an id. */
+  /** Where the model is from: a folder, a file, or an id. */
   root: string
   tokenizer: Tokenizer
   /** Size of the model's vocabulary, which may be larger than the tokenizer's. */
@@ -30,42 +30,42 @@ export interface ServerParts {
   /** Version of this package. */
   version: string
   defaults?: SamplingDefaults
-  /** Which logits log-probabilities are taken from. Default 'raw', as in vLLM. */
+  /** The logits that log-probabilities are computed from. Default 'raw', as in vLLM. */
   logprobsMode?: LogprobsMode
   /** The largest allowed logprobs, top_logprobs, prompt_logprobs. Default 20. */
   maxLogprobs?: number
-  /** Adapters that fit at the same time. */
+  /** Maximum number of adapters loaded at the same time. */
   maxAdapters?: number
-  /** In place of the tokenizer's own chat template. */
+  /** Replaces the tokenizer's own chat template. */
   chatTemplate?: string
   /** Template variables, unless a request gives them. */
   chatTemplateKwargs?: Record<string, unknown>
-  /** How the model writes tool calls: a parser's name, 'auto' (the default: by the template), or 'none': tools are refused. */
+  /** How the model writes tool calls: a parser's name, 'auto' (the default: chosen by the template), or 'none' (tools are refused). */
   toolParser?: string
-  /** Whether <think>...</think> is returned apart from the answer. Default false. */
+  /** Whether <think>...</think> is returned separately from the answer. Default false. */
   reasoning?: boolean
-  /** Constrained answers. Without it they are refused. */
+  /** Grammars for constrained answers. Without them, such requests are refused. */
   grammars?: () => Promise<Grammars>
-  /** Loads weights from a folder, or the model's own again. Without it requests cannot change weights. */
+  /** Loads weights from a folder, or the model's own again. Without it, requests cannot change weights. */
   reloadWeights?: (dir: string | undefined) => Promise<unknown>
 }
 
 export interface ServerOptions {
-  /** Default 127.0.0.1. Any address that is not this machine's own needs a key. */
+  /** Default 127.0.0.1. Any address other than this machine's own needs a key. */
   host?: string
   /** Default 0: any free port. */
   port?: number
   apiKeys?: readonly string[]
-  /** Pages of other origins that may ask, or '*'. Default: none. */
+  /** Web origins whose pages may send requests, or '*'. Default: none. */
   allowedOrigins?: readonly string[]
-  /** Adapters and weights are loaded from below this folder at run time; default: not at all. */
+  /** Folder below which adapters and weights may be loaded at run time; default: none may. */
   adapterRoot?: string
   /** Whether there are routes that pause the engine or change weights. Default: on loopback only. */
   devMode?: boolean
-  /** The most completions that run or wait; further ones get 429. Default 1024. */
+  /** Maximum number of completions that run or wait; further ones get 429. Default 1024. */
   maxHeld?: number
   maxBodyBytes?: number
-  /** How long a body may take to arrive. */
+  /** Seconds that a body may take to arrive. */
   bodySeconds?: number
   maxConnections?: number
 }

@@ -1,4 +1,4 @@
-/** Prompts: text to tokens, messages to text. Errors name the field. */
+/** Converts text to tokens, and messages to text. Errors name the field. */
 import { UserError } from '../../common/errors.ts'
 import type { Message, ToolDefinition } from '../../common/types.ts'
 import { thinkingAt, type Thinking } from '../parsers/reasoning.ts'
@@ -9,13 +9,16 @@ import { contextWords } from './sampling.ts'
 import type { ChatMessage, TemplateBody, ToolBody } from './schemas/chat.ts'
 import type { SamplingBody } from './schemas/common.ts'
 
-/** Characters for each token of the context: of longer texts only the beginning is tokenised. */
+/** Characters per token of the context: of longer texts, only the beginning is tokenised at first. */
 const USUAL = 8
-/** Texts of up to so many characters, or 2 x USUAL for each token of the context, are tokenised whole where tokens are to be truncated, which blocks the process for a second or two. */
+/**
+ * Texts that will be truncated are tokenised whole up to this many characters, or up to 2 x USUAL per token of the context if that is more. This
+ * blocks the process for a second or two.
+ */
 const MOST_CUT = 500_000
 
 /**
- * @param options.cut the prompt will be truncated, so it is not refused for its length
+ * @param options.cut whether the prompt will be truncated, so that it is not refused for its length
  * @throws HttpError for a text without tokens, or one far longer than the context
  */
 export function encodeText(
@@ -53,7 +56,10 @@ export function checkIds(server: ServerContext, ids: readonly number[], field: s
   return ids as number[]
 }
 
-/** The prompt's text and tokens, and where the answer's thoughts begin. @throws HttpError for messages that the template refuses */
+/**
+ * The prompt's text and tokens, and the state of the answer's thoughts at its end.
+ * @throws HttpError for messages that the template refuses
+ */
 export function encodeChat(
   server: ServerContext,
   body: TemplateBody & Pick<SamplingBody, 'truncate_prompt_tokens'>,
@@ -111,7 +117,7 @@ export function encodeChat(
   return { text, ids, thinking: thinkingAt(text, goesOn ? messages.at(-1)?.content : '') }
 }
 
-/** A message in the form of templates: content as one text, no nulls. */
+/** A message in the form that templates take: content as one text, no nulls. */
 function messageOf(message: ChatMessage): Message {
   const { role, content, tool_calls, name, tool_call_id } = message
   const reasoning = message.reasoning ?? message.reasoning_content
@@ -121,7 +127,7 @@ function messageOf(message: ChatMessage): Message {
     content: text,
     ...(name ? { name } : {}),
     ...(tool_call_id ? { tool_call_id } : {}),
-    // Templates use either name.
+    // Templates use one name or the other.
     ...(reasoning ? { reasoning, reasoning_content: reasoning } : {}),
     ...(tool_calls && tool_calls.length > 0
       ? {

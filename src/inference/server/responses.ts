@@ -93,7 +93,7 @@ function prepare(
   }
 }
 
-/** text.format as a response_format. */
+/** `text.format` as a response_format. */
 function formatOf({ text }: ResponsesBody): ResponseFormat | undefined {
   const format = text?.format
   if (format?.type !== 'json_schema') return format ?? undefined
@@ -102,11 +102,11 @@ function formatOf({ text }: ResponsesBody): ResponseFormat | undefined {
 
 interface Ended {
   status: 'completed' | 'incomplete'
-  /** Why it is incomplete. */
+  /** Why the answer is incomplete. */
   reason?: string
   output: object[]
   usage?: Usage
-  /** Tokens before the answer's first. */
+  /** Number of tokens before the answer's first one. */
   thoughts?: number
 }
 
@@ -193,7 +193,7 @@ function endedOf(generation: Generation, wish: Wish, text: AnswerText): Ended {
   }
 }
 
-/** How many tokens come before the answer. */
+/** Number of tokens before the answer. */
 function thoughtsOf({ server, thinking, work }: Wish, ids: readonly number[]): number {
   const decoder = decodeStream(server.parts.tokenizer, work.text)
   const text = answerTo(server, thinking)
@@ -216,7 +216,7 @@ async function* events(generation: Generation, wish: Wish): AsyncGenerator<SsePi
   const text = answerTo(wish.server, wish.thinking)
   yield event('response.created', { response: response(wish) })
   yield event('response.in_progress', { response: response(wish) })
-  /** The item that grows, and its text so far. */
+  /** The item being written, and its text so far. */
   let open: { kind: Kind; text: string; index: number } | undefined
   const place = ({ kind, index }: { kind: Kind; index: number }) => {
     return { item_id: kinds[kind].item(wish, '', []).id, output_index: index, content_index: 0 }

@@ -52,7 +52,7 @@ interface Answering {
   fault?: (error: HttpError) => SsePiece
 }
 
-/** Runs the completions and answers, with a stream where the request asks for one. */
+/** Runs the completions and answers, with a stream if the request asks for one. */
 export async function respond(
   context: Context,
   server: ServerContext,
@@ -74,7 +74,7 @@ async function answerWhole(context: Context, server: ServerContext, { id, works,
   }
 }
 
-/** A refusal by the engine becomes an answer with its status; a later failure becomes an event. */
+/** If the engine refuses, the answer has the error's status; a later failure becomes an event of the stream. */
 async function answerStreamed(context: Context, server: ServerContext, how: Answering): Promise<Response> {
   const { id, works, done = true, fault } = how
   const generation = new Generation(context, server, works)
@@ -98,7 +98,7 @@ async function answerStreamed(context: Context, server: ServerContext, how: Answ
   return context.body(body, 200, sseHeaders)
 }
 
-/** system_fingerprint: what the results depend on; with another one, results may differ in bits. */
+/** system_fingerprint: identifies what results depend on. If it differs, results may differ in bits. */
 export const fingerprint = ({ parts }: ServerContext): string => `dawn-rl-${parts.version}`
 
 export const now = (): number => Math.floor(Date.now() / 1000)

@@ -6,7 +6,7 @@ import { badRequest } from './errors.ts'
 import type { SamplingDefaults, ServerParts } from './parts.ts'
 import type { SamplingBody } from './schemas/common.ts'
 
-/** All but max_tokens. `seed` is a random one where none was given. */
+/** All sampling parameters but max_tokens. `seed` is random if none was given. */
 export function samplingOf(body: SamplingBody, defaults: SamplingDefaults = {}): Omit<SamplingParams, 'max_tokens'> {
   const { max_tokens: _, ...given } = defaults
   const value = <K extends keyof typeof NEUTRAL>(name: K): number =>
@@ -50,10 +50,10 @@ export function completionsOf(body: SamplingBody, temperature: number): number {
 export const contextWords = (maxLength: number): string => `this model's maximum context length is ${maxLength} tokens`
 
 /**
- * How many tokens may follow a prompt: what is asked for, reduced to what the context has room for.
+ * How many tokens may follow a prompt: the requested number, reduced to the room in the context.
  * @param given the request's max_tokens
  * @param otherwise the default
- * @throws HttpError with both counts where the prompt, or max_tokens alone, is more than the context
+ * @throws HttpError with both counts if the prompt, or max_tokens alone, exceeds the context
  */
 export function maxTokensOf(
   promptLength: number,
@@ -74,11 +74,11 @@ export function maxTokensOf(
       field,
     )
   }
-  // As vLLM: a conversation that grows is asked for as many tokens each time, and its last answer ends with the window.
+  // As in vLLM: clients of a growing conversation request the same number of tokens each time, and the last answer ends with the context.
   return Math.min(given ?? otherwise, room)
 }
 
-/** The log-probabilities that the engine should return; undefined: none. */
+/** The log-probabilities that the engine should return; undefined for none. */
 export function logprobsOf(
   parts: ServerParts,
   wish: { top: number | undefined; prompt: number | null | undefined; field: string },
@@ -100,7 +100,7 @@ export function logprobsOf(
   return { mode: parts.logprobsMode ?? 'raw', ...(top ? { top } : {}), ...(asksPrompt ? { prompt } : {}) }
 }
 
-/** truncate_prompt_tokens: keeps the last (or first) tokens of a prompt; -1: as many as the context has. */
+/** truncate_prompt_tokens: keeps the last (or first) tokens of a prompt; -1 keeps as many as the context has. */
 export function truncate(ids: number[], body: SamplingBody, maxLength: number): number[] {
   const { truncate_prompt_tokens: asked, truncation_side: side } = body
   if (asked === undefined || asked === null) return ids

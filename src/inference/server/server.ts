@@ -1,6 +1,6 @@
 /**
- * The OpenAI-compatible server over an engine: puts routes, guards and limits together, from opening the port to the last request.
- * It does not depend on the command line; a training run can start one, too.
+ * The OpenAI-compatible server over an engine: combines routes, guards and limits, from opening the port to the last request. It does not depend on
+ * the command line; a training run can start one too.
  */
 import { createServer, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
@@ -28,13 +28,13 @@ import { addTokens } from './tokens.ts'
 export interface RunningServer {
   /** Without a slash at its end. */
   url: string
-  /** Refuses new requests, gives running ones so many seconds to end (default 0), aborts the others, and closes the port. */
+  /** Refuses new requests, gives running ones this many seconds to finish (default 0), aborts the rest, and closes the port. */
   close(drainSeconds?: number): Promise<void>
 }
 
 /**
  * Serves the engine. The engine stays open when the server closes.
- * @throws UserError for an address that needs a key without one, or an address or port that can't be used
+ * @throws UserError for an address that needs a key if there is none, or for an address or port that can't be used
  */
 export async function startServer(
   engine: ServingEngine,
@@ -48,7 +48,7 @@ export async function startServer(
       `${host} can be reached from other machines, so the server needs a key there: set --api-key or DAWN_RL_API_KEY.`,
     )
   }
-  // Keys come in a header, which is printable ASCII and trimmed.
+  // Keys arrive in a header, which is printable ASCII and trimmed.
   if (options.apiKeys?.some((key) => !/^[!-~](?:[ -~]*[!-~])?$/.test(key))) {
     throw new UserError(
       'An API key is empty, begins or ends with a space, or has signs beyond printable ASCII, so no request could carry it: choose another for --api-key or DAWN_RL_API_KEY.',
@@ -95,7 +95,7 @@ function appOf(server: ServerContext, devMode: boolean): App {
   const { apiKeys = [], allowedOrigins = [] } = server.options
   const app: App = new Hono()
   app.use(async (context, next) => {
-    // Unknown paths share one name in the metrics, or anyone could add names without end.
+    // Unknown paths share one name in the metrics; otherwise anyone could add names without limit.
     watch(context, server, (path) => (app.routes.some((route) => route.path === path) ? path : 'other'))
     await next()
   })
@@ -179,7 +179,7 @@ function httpServer(app: App, server: ServerContext): Server {
   const bodyMs = (options.bodySeconds ?? 30) * 1000
   const listener = getRequestListener(app.fetch, {
     overrideGlobalObjects: false,
-    // An invalid request: Host and path make no URL.
+    // An invalid request: Host and path do not form a URL.
     errorHandler: () => {
       const { body } = new HttpError(400, 'The request is malformed.')
       return new Response(JSON.stringify(body), {
@@ -190,7 +190,7 @@ function httpServer(app: App, server: ServerContext): Server {
   })
   const http = createServer(
     {
-      // Limits slow headers; bodies have their own time limit with a proper answer.
+      // Limits slow headers. Bodies have their own time limit, with a proper answer.
       headersTimeout: Math.min(20_000, bodyMs),
       requestTimeout: bodyMs + 5000,
       connectionsCheckingInterval: 1000,
@@ -227,7 +227,7 @@ async function close(http: Server, server: ServerContext, drainSeconds: number):
   server.ending.abort()
   const closed = new Promise<void>((resolve) => http.close(() => resolve()))
   http.closeIdleConnections()
-  // Answers that are being sent get a moment.
+  // Answers being sent get a moment to finish.
   const timer = setTimeout(() => http.closeAllConnections(), 2000)
   await closed
   clearTimeout(timer)

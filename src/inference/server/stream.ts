@@ -1,21 +1,21 @@
-/** Server-sent events: one `data:` line each, with a final `data: [DONE]` where the API has that. */
+/** Server-sent events: one `data:` line each, with a final `data: [DONE]` if the API has that. */
 
 import { jsonText } from './json.ts'
 
 const encoder = new TextEncoder()
 
 export interface SsePiece {
-  /** The event's name, where the API names its events. */
+  /** The event's name, if the API names its events. */
   event?: string
   data: unknown
 }
 
 /**
- * A response body that sends what `pieces` yields. It asks for the next piece when the client has read the earlier ones, and ends the generator when the
- * client disconnects.
+ * A response body that sends what `pieces` yields. The next piece is requested when the client has read the earlier ones, and the generator is ended
+ * when the client disconnects.
  * @param done whether the stream ends with `data: [DONE]`
  * @param gone called when the client disconnects
- * @param fault the event for an error in the middle, when the status was sent already
+ * @param fault the event for an error in the middle of the stream, when the status was already sent
  */
 export function sse(
   pieces: AsyncGenerator<SsePiece>,
@@ -43,7 +43,7 @@ export function sse(
     },
     async cancel() {
       cancelled = true
-      // A waiting generator can only be ended through what it waits for.
+      // A waiting generator can be ended only through what it waits for.
       gone()
       await pieces.return(undefined)
     },
@@ -54,6 +54,6 @@ export function sse(
 export const sseHeaders = {
   'content-type': 'text/event-stream; charset=utf-8',
   'cache-control': 'no-cache',
-  // Else nginx would buffer the events.
+  // Otherwise nginx would buffer the events.
   'x-accel-buffering': 'no',
 }

@@ -1,11 +1,14 @@
-/** response_format and structured_outputs as constraints on sampling. */
+/** Turns response_format and structured_outputs into constraints on sampling. */
 import type { GrammarConstraint, GrammarFormat } from '../grammar/types.ts'
 import { checkSize } from './body.ts'
 import { badRequest, unsupported } from './errors.ts'
 import type { ServerContext } from './parts.ts'
 import type { ResponseFormat, StructuredOutputs } from './schemas/common.ts'
 
-/** The constraint that a request asks for. @throws HttpError for several at once, or an unknown one */
+/**
+ * The constraint that a request asks for.
+ * @throws HttpError for several constraints at once, or an unknown one
+ */
 function formatOf(
   format: ResponseFormat | null | undefined,
   outputs: StructuredOutputs | null | undefined,
@@ -37,7 +40,11 @@ function schemaOf(json: string | Record<string, unknown>): unknown {
   }
 }
 
-/** Makes the constraint of each completion, where the request asks for one. @param more.own the constraint by tool_choice @param more.afterToken the token after which it begins */
+/**
+ * Returns a function that makes the constraint of each completion; undefined if the request asks for none.
+ * @param more.own the constraint from tool_choice
+ * @param more.afterToken the token after which the constraint begins
+ */
 export function constraintOf(
   server: ServerContext,
   body: { response_format?: ResponseFormat | null; structured_outputs?: StructuredOutputs | null },

@@ -1,4 +1,4 @@
-/** The text of a completion, token by token: gives out text once it cannot change any more, up to the stop string. */
+/** The text of a completion, token by token, up to the stop string. Text is returned once it cannot change any more. */
 import type { Tokenizer } from '../../model/tokenizer.ts'
 import { Detokenizer } from '../detokenizer.ts'
 
@@ -7,9 +7,9 @@ export interface TextRules {
   /** Stop strings and stop tokens. */
   stop: readonly string[]
   stopTokens: ReadonlySet<number>
-  /** The stop string stays in the text. */
+  /** Whether the stop string stays in the text. */
   includeStop: boolean
-  /** Stop strings count only after so many tokens. */
+  /** Number of tokens after which stop strings count. */
   minTokens: number
 }
 
@@ -55,7 +55,7 @@ export class OutputText {
     this.#held += piece
     this.#fresh = piece.length
     let certain = Math.max(0, this.#held.length - piece.length - reach)
-    // Never half of a surrogate pair: clients in other languages can't join the halves again.
+    // Never ends in the middle of a surrogate pair: clients in other languages can't join the halves again.
     if (/[\ud800-\udbff]/.test(this.#held.charAt(certain - 1))) certain--
     const given = this.#held.slice(0, certain)
     this.#held = this.#held.slice(certain)

@@ -9,7 +9,7 @@ import type { ServerContext } from './parts.ts'
 import type { ChatBody } from './schemas/chat.ts'
 
 export interface ToolPlan extends Plan {
-  /** The constraint where a call is required. */
+  /** The constraint, if a call is required. */
   constraint?: { format: GrammarFormat; field: string }
   finishReason(reason: string, calls: number): string
 }
@@ -32,7 +32,7 @@ export function planTools(server: ServerContext, body: ChatBody): ToolPlan {
     if (!(error instanceof UserError)) throw error
     throw badRequest(error.message, error.message.startsWith('tool_choice') ? 'tool_choice' : 'tools')
   }
-  // As in OpenAI's API, the finish reason of a call required by name is that of a text.
+  // As in OpenAI's API, a call required by name has the finish reason of a text.
   const named = typeof body.tool_choice === 'object' && body.tool_choice !== null
   return {
     ...made,
@@ -47,13 +47,16 @@ export function answerTo({ parts }: ServerContext, thinking: Thinking, tools?: P
   return new AnswerText(reasoning, tools?.parser ?? undefined, tools?.most)
 }
 
-/** Whether special tokens can be left out of the answer's text. Some tokenizers have special tokens for thoughts and calls, which are needed then. */
+/**
+ * Whether special tokens can be left out of the answer's text. In some tokenizers, the marks of thoughts and calls are special tokens, which the
+ * parsers need.
+ */
 export function readsWithoutSpecialTokens({ parts: { tokenizer, reasoning } }: ServerContext, tools?: Plan): boolean {
   const marks = [...(reasoning ? thoughtMarks : []), ...(tools?.parser?.marks ?? [])]
   return !marks.some((mark) => tokenizer.isSpecial(tokenizer.tokenToId(mark) ?? -1))
 }
 
-/** The token after which a constraint begins, where the model thinks first: the one that ends its thoughts. */
+/** The token after which a constraint begins if the model thinks first: the one that ends its thoughts. */
 export function thoughtsEnd({ parts }: ServerContext, thinking: Thinking): number | undefined {
   if (!parts.reasoning || thinking === 'ended') return undefined
   return parts.tokenizer.tokenToId('</think>') ?? undefined

@@ -1,4 +1,4 @@
-/** The usage in events of a stream: stream_options. */
+/** The usage in a stream's events: stream_options. */
 import { badRequest } from './errors.ts'
 import type { Generation, Usage } from './generation.ts'
 
@@ -7,7 +7,10 @@ interface StreamBody {
   stream_options?: { include_usage?: boolean | null; continuous_usage_stats?: boolean | null } | null
 }
 
-/** @param field that asks for `promptLogprobs` @throws HttpError for stream_options of an answer that is no stream, and for what streams do not carry */
+/**
+ * @param field name of the field that asks for `promptLogprobs`
+ * @throws HttpError for stream_options without a stream, and for anything that streams do not carry
+ */
 export function checkStream(
   { stream, stream_options }: StreamBody,
   promptLogprobs: number | null | undefined,
@@ -23,10 +26,10 @@ export class StreamUsage {
   readonly #whole: () => Usage
   readonly #asked: boolean
   readonly #always: boolean
-  /** Tokens so far, by completion. */
+  /** Number of tokens so far, by completion. */
   readonly #made = new Map<number, number>()
 
-  /** @param whole of the whole request, where that is not what the engine made */
+  /** @param whole gives the usage of the whole request, if it is not what the engine computed */
   constructor(generation: Generation, { stream_options: options }: StreamBody, whole = () => generation.usage()) {
     this.#generation = generation
     this.#whole = whole
@@ -47,7 +50,7 @@ export class StreamUsage {
     return { usage: { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens } }
   }
 
-  /** The usage of the whole request, for the last event; none where it was not asked for. */
+  /** The usage of the whole request, for the last event; nothing if the client did not ask for it. */
   *last(envelope: object): Generator<{ data: object }> {
     if (this.#asked) yield { data: { ...envelope, choices: [], usage: this.#whole() } }
   }

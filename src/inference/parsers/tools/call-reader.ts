@@ -1,14 +1,14 @@
 /**
- * Reads one tool call, `{"name": ..., "arguments": {...}}`, character by character. Text becomes a call at the moment when the name and the beginning of
- * the arguments are known: until then it may turn out to be plain text, from then on it stays a call, and its arguments are passed on as
- * they are written, even where they are no JSON in the end.
+ * Reads one tool call, `{"name": ..., "arguments": {...}}`, character by character. Text becomes a call as soon as the name and the beginning of the
+ * arguments are known. Until then it may turn out to be plain text. From then on it stays a call, and its arguments are passed on as they are
+ * written, even if they turn out not to be valid JSON.
  */
 
-/** What a character did: nothing yet, the text is no call, the call ends with this character, or it ended before it. */
+/** The effect of a character: nothing yet, the text is not a call, the call ends with this character, or the call ended before it. */
 export type Step = 'more' | 'fail' | 'done' | 'over'
 
 interface CallEvents {
-  /** Once, before any arguments. */
+  /** Called once, before any arguments. */
   begin(name: string): void
   arguments(text: string): void
 }
@@ -17,23 +17,23 @@ type State = 'open' | 'key-or-end' | 'key' | 'in-key' | 'colon' | 'value' | 'in-
 
 const ARGUMENTS = new Set(['arguments', 'parameters'])
 const KNOWN = new Set(['name', 'type', 'id', ...ARGUMENTS])
-/** Most characters held back: of a name, and of arguments that come before it. */
+/** Maximum number of characters held back: of a name, and of arguments that come before it. */
 const LONGEST_NAME = 256
 const LONGEST_EARLY = 20_000
 export const isSpace = (sign: string): boolean => sign === ' ' || sign === '\n' || sign === '\t' || sign === '\r'
 
 interface CallRules {
   events: CallEvents
-  /** Names that count; undefined: any. */
+  /** Allowed names; undefined allows any. */
   names?: ReadonlySet<string>
-  /** Whether a call may leave out its arguments: they are `{}` then. */
+  /** Whether a call may omit its arguments, which are then `{}`. */
   bare: boolean
 }
 
 export class CallReader {
   readonly #rules: CallRules
   #state: State = 'open'
-  /** Text of the key or value that is being read. */
+  /** Text of the key or value being read. */
   #text = ''
   #key = ''
   #name: string | undefined
@@ -49,7 +49,7 @@ export class CallReader {
     this.#rules = rules
   }
 
-  /** True from the moment when the call cannot be text any more. */
+  /** Whether the text is certain to be a call. */
   get begun(): boolean {
     return this.#begun
   }

@@ -1,4 +1,4 @@
-/** What `tools` and `tool_choice` of a request mean for its prompt, its grammar and its parser. */
+/** Determines what `tools` and `tool_choice` of a request mean for its prompt, grammar and parser. */
 import { UserError } from '../../../common/errors.ts'
 import type { ToolDefinition } from '../../../common/types.ts'
 import type { GrammarFormat } from '../../grammar/types.ts'
@@ -14,20 +14,20 @@ interface ToolRequest {
 }
 
 export interface ToolPlan {
-  /** For the chat template; empty where there are none. */
+  /** For the chat template; empty if there are none. */
   tools: ToolDefinition[]
-  /** Finds the calls in the answer; null where the answer is plain text. */
+  /** Finds the calls in the answer; null if the answer is plain text. */
   parser: ToolParser | null
-  /** What the answer is held to; null where it is free. */
+  /** The format that the answer is constrained to; null if it is free. */
   format: GrammarFormat | null
-  /** How many calls are passed on. */
+  /** Maximum number of calls that are returned. */
   most: number
 }
 
 const MOST_TOOLS = 512
 
 /**
- * @param parser a tool parser's name, or 'auto': by the chat template
+ * @param parser a tool parser's name, or 'auto' to choose by the chat template
  * @throws UserError that names the field
  */
 export function planTools(request: ToolRequest, parser: string, chatTemplate: string | null): ToolPlan {
@@ -41,10 +41,11 @@ export function planTools(request: ToolRequest, parser: string, chatTemplate: st
     const name = parser === 'auto' ? toolParserFor(chatTemplate) : parser
     return { tools, parser: toolParser(name, { names }), format: null, most }
   }
-  // As at OpenAI and in vLLM, a tool's schema may have parts that cannot be enforced: it may come from a library or an MCP server, which the client cannot change.
+  // As in OpenAI's API and vLLM, a tool's schema may have parts that cannot be enforced: it may come from a library or an MCP server, where the
+  // client cannot change it.
   const looseOf = (...of: ToolDefinition[]) => of.some(({ function: made }) => (made as { strict?: unknown }).strict !== true)
   if (choice === 'required') {
-    // As vLLM has it: a list of calls, whatever the model was taught to write.
+    // As in vLLM: a list of calls, whatever format the model was trained to write.
     const items = {
       anyOf: tools.map(({ function: { name } }) => ({
         type: 'object',
@@ -75,7 +76,10 @@ export function planTools(request: ToolRequest, parser: string, chatTemplate: st
   }
 }
 
-/** The tools of a request as templates see them. @throws UserError for what is no list of functions */
+/**
+ * The tools of a request in the form that templates take.
+ * @throws UserError for anything but a list of functions
+ */
 export function readTools(value: unknown): ToolDefinition[] {
   if (value === undefined || value === null) return []
   if (!Array.isArray(value) || value.length > MOST_TOOLS) throw new UserError(`tools is a list of up to ${MOST_TOOLS} functions.`)
@@ -92,7 +96,7 @@ export function readTools(value: unknown): ToolDefinition[] {
   })
 }
 
-/** Arguments are an object, whether their schema says so or not; one without properties is empty. */
+/** Arguments are an object, whether their schema says so or not; without properties, the object is empty. */
 function asObject(parameters: Record<string, unknown>): Record<string, unknown> {
   const plain = Object.keys(parameters).every((key) => key === 'type' || (key === 'properties' && isEmpty(parameters[key])))
   return { type: 'object', ...parameters, ...(plain ? { additionalProperties: false } : {}) }

@@ -1,22 +1,22 @@
 /**
- * Finds tool calls in text, character by character, so that it makes no difference how the text is cut. White space beside calls is dropped (between
- * two, and before and after all of them), other text is content. Text that looked like a call and is none is content again.
+ * Finds tool calls in text, character by character, so that the result does not depend on where the text is cut. White space beside calls is dropped
+ * (between two calls, and before and after all of them); other text is content. Text that looked like a call but is none is content too.
  */
 import type { AnswerDelta, AnswerStream } from '../types.ts'
 import { CallReader, isSpace } from './call-reader.ts'
 import { DeltaWriter } from './stream.ts'
 
 export interface FinderRules {
-  /** What begins a call: a tag anywhere (with the tag that ends it), or a brace at the beginning of a line. */
+  /** Tags around a call, which may be anywhere; undefined: a call begins with a brace at the beginning of a line. */
   tags?: { open: string; close: string }
-  /** Text that a model may write before its calls; it is dropped with them. */
+  /** Text that a model may write before its calls; it is dropped. */
   prefix?: string
-  /** Calls may stand in a list: [{...}, {...}]. */
+  /** Whether calls may be in a list: [{...}, {...}]. */
   list?: boolean
   /** Characters that may separate calls. */
   separators?: string
   names?: ReadonlySet<string>
-  /** A call needs no arguments. */
+  /** Whether a call may omit its arguments. */
   bare: boolean
 }
 
@@ -29,7 +29,7 @@ export class CallFinder implements AnswerStream {
   #reader: CallReader | undefined
   /** White space (and separators after a call), which is dropped if a call follows and content otherwise. */
   #space = ''
-  /** The beginning of a tag or prefix, of what is expected after a call, or all of a call that may still be text. */
+  /** Held-back text: the beginning of a tag, of a prefix, or of what is expected after a call; or all of a call that may still be text. */
   #held = ''
   #lineStart = true
   #inList = false
@@ -60,7 +60,7 @@ export class CallFinder implements AnswerStream {
     else this.#inText(sign)
   }
 
-  /** Gives text out, with the white space before it. */
+  /** Outputs text, preceded by the pending white space. */
   #content(text: string): void {
     if (text === '' && this.#out.count > 0) return
     this.#out.content(this.#space + text)
@@ -78,7 +78,7 @@ export class CallFinder implements AnswerStream {
     const longer = this.#held + sign
     if (words.includes(longer)) {
       if (longer === prefix) {
-        // Dropped where a call follows, content where none does.
+        // Dropped if a call follows, content otherwise.
         this.#space += longer
         this.#held = ''
       } else this.#beginCall(longer)
@@ -152,7 +152,7 @@ export class CallFinder implements AnswerStream {
     for (const sign of text.slice(sure)) this.#take(sign)
   }
 
-  /** After a call with a tag: its closing tag. In a list: a comma or the end. Anything else is text again. */
+  /** After a tagged call, expects its closing tag; in a list, a comma or the end. Anything else is text again. */
   #afterCall(sign: string): void {
     const { tags } = this.#rules
     if (tags) {
@@ -188,7 +188,7 @@ export class CallFinder implements AnswerStream {
     for (const again of held + sign) this.#take(again)
   }
 
-  /** After the bracket of a list: a brace begins its first call. */
+  /** After the bracket of a list, a brace begins its first call. */
   #inOpenList(sign: string): void {
     if (isSpace(sign)) {
       this.#held += sign

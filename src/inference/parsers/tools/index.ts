@@ -1,4 +1,4 @@
-/** Tool calls in what a model writes: parsers by name, and which one a model's template asks for. */
+/** Parsers for the tool calls that a model writes, by name, and which parser fits a chat template. */
 import { UserError, nearest } from '../../../common/errors.ts'
 import type { AnswerDelta, AnswerStream, ToolParser } from '../types.ts'
 import { CallFinder } from './finder.ts'
@@ -14,11 +14,14 @@ export const TOOL_PARSERS = ['hermes', 'llama3_json', 'json'] as const
 type ToolParserName = (typeof TOOL_PARSERS)[number]
 
 interface ToolParserOptions {
-  /** Names of the tools that may be called: for parsers without tags, other JSON is content. */
+  /** Names of the tools that may be called. Parsers without tags treat other JSON as content. */
   names?: Iterable<string>
 }
 
-/** The parser of this name. @throws UserError for an unknown one */
+/**
+ * The parser with this name.
+ * @throws UserError for an unknown name
+ */
 export function toolParser(name: string, options: ToolParserOptions = {}): ToolParser {
   const known = TOOL_PARSERS.find((parser) => parser === name)
   if (!known) {
@@ -39,7 +42,7 @@ function rulesOf(name: ToolParserName, names: ReadonlySet<string> | undefined): 
   return { list: true, separators: ';,', names, bare: false }
 }
 
-/** The parser for what a chat template teaches; json where the template says nothing of tools. */
+/** The parser for the format that a chat template teaches; json if the template does not mention tools. */
 export function toolParserFor(chatTemplate: string | null): ToolParserName {
   if (chatTemplate?.includes('<tool_call>')) return 'hermes'
   if (chatTemplate && (chatTemplate.includes('<|python_tag|>') || chatTemplate.includes('<|start_header_id|>')))
@@ -47,7 +50,7 @@ export function toolParserFor(chatTemplate: string | null): ToolParserName {
   return 'json'
 }
 
-/** Everything is the arguments of one call: an answer that was constrained to them. */
+/** A parser that takes the whole text as the arguments of one call, for an answer that was constrained to them. */
 export function namedCallParser(name: string): ToolParser {
   const stream = () => new NamedCall(name)
   return { name: 'named', marks: [], stream, parse: (text) => parseWhole(stream(), text) }

@@ -1,15 +1,15 @@
-/** Collects what parsers find into deltas, and deltas into a whole answer. */
+/** Collects the findings of parsers into deltas, and joins deltas to a whole answer. */
 import { randomUUID } from 'node:crypto'
 import type { ToolCall } from '../../../common/types.ts'
 import type { AnswerDelta, AnswerStream, ParsedAnswer, ToolCallDelta } from '../types.ts'
 
-/** A delta that is being put together. */
+/** A delta under construction. */
 export class DeltaWriter {
   #content = ''
   #calls: ToolCallDelta[] = []
   #index = -1
 
-  /** Calls so far. */
+  /** Number of calls so far. */
   get count(): number {
     return this.#index + 1
   }
@@ -30,7 +30,7 @@ export class DeltaWriter {
     else this.#calls.push({ index: this.#index, function: { arguments: text } })
   }
 
-  /** What came since the last time. */
+  /** What was added since the last `take`. */
   take(): AnswerDelta {
     const delta: AnswerDelta = {}
     if (this.#content !== '') delta.content = this.#content
@@ -41,7 +41,7 @@ export class DeltaWriter {
   }
 }
 
-/** Puts deltas together again. */
+/** Joins deltas. */
 export class AnswerJoiner {
   #content = ''
   readonly #calls: ToolCall[] = []

@@ -5,7 +5,7 @@ import { formerly, ignored, list, only, requestFields, samplingFields } from './
 const textPart = z.object({
   type: z.enum(['text', 'input_text', 'output_text'], { error: 'it must be "text"; the model reads no images, sounds or files' }),
   text: z.string(),
-  // Of an earlier answer that the client sends back.
+  // From an earlier answer that the client sends back.
   annotations: ignored,
   logprobs: ignored,
 })
@@ -171,7 +171,7 @@ export const responsesBody = z.object({
   conversation: only(),
   prompt: only(),
   background: only(false),
-  // Stateless clients ask for encrypted thoughts to send back; here they are in the output anyway, as plain text.
+  // Stateless clients request encrypted thoughts to send back; here the output contains them anyway, as plain text.
   include: only([], ['reasoning.encrypted_content']),
   reasoning: z.object({ effort: templateFields.reasoning_effort, summary: ignored, generate_summary: ignored }).nullish(),
   top_logprobs: only(0),

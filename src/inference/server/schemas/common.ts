@@ -1,4 +1,4 @@
-/** Fields of all generating routes: OpenAI's and vLLM's sampling fields under their names; null means "not given". */
+/** Fields of all generating routes: OpenAI's and vLLM's sampling fields under their names. null means "not given". */
 import * as z from 'zod'
 
 /** A field that is not supported: accepted only with a value that has no effect. */
@@ -27,7 +27,7 @@ export const ignored = z.unknown().optional()
 
 const tokenId = z.int().min(0)
 
-/** Parses a value by a schema; its first mistake is reported as one of the whole field. */
+/** Parses a value by a schema; its first mistake is reported as a mistake of the whole field. */
 function part<T extends z.ZodType>(schema: T, key: PropertyKey, value: unknown, context: z.RefinementCtx): z.output<T> {
   const { data, error } = schema.safeParse(value)
   if (!error) return data
@@ -43,7 +43,7 @@ interface ListLimits {
   isFine?: (value: unknown) => boolean
 }
 
-/** A list that is checked up to its first wrong element: zod would report each, and millions of reports would fill the memory. */
+/** A list that is checked up to its first invalid element: zod would report every one, and millions of reports would fill the memory. */
 export function list<T extends z.ZodType>(element: T, { least = 0, most = Infinity, isFine }: ListLimits = {}) {
   return z.array(z.unknown()).transform((values, context) => {
     if (values.length < least) context.addIssue({ code: 'custom', message: 'it is empty' })
@@ -55,7 +55,7 @@ export function list<T extends z.ZodType>(element: T, { least = 0, most = Infini
   })
 }
 
-/** Token ids, of which a body may have ten million: only bad ones go through zod, for its message. */
+/** Token ids. A body may have ten million of them, so only bad ones go through zod, for its message. */
 export const tokenIds = (limits: ListLimits = {}) =>
   list(tokenId, { ...limits, isFine: (value) => Number.isSafeInteger(value) && (value as number) >= 0 })
 
@@ -64,7 +64,7 @@ const wide = z.number().refine(Number.isInteger, 'it must be a whole number')
 
 const biasKey = z.string().regex(/^\d{1,9}$/, 'keys are token ids')
 const biasValue = z.number().min(-100).max(100)
-/** Checked up to the first wrong entry, as lists are. */
+/** Checked up to the first invalid entry, like lists. */
 const bias = z.record(z.string(), z.unknown()).transform((map, context) => {
   const taken: Record<string, number> = {}
   for (const [key, value] of Object.entries(map)) {
