@@ -69,6 +69,7 @@ export interface MatrixUnit {
   k: number
 }
 
+/** How to choose the adapter and open the device. */
 export interface OpenOptions {
   /** Part of an adapter's name; default: `DAWN_RL_ADAPTER`. */
   adapter?: string
@@ -81,6 +82,7 @@ export interface OpenOptions {
   wideVectors?: boolean
 }
 
+/** An open device, and what is known about it. */
 export interface OpenDevice {
   gpu: GPU
   device: GPUDevice

@@ -9,6 +9,7 @@ import { collectYoung } from './heap.ts'
 import { napping } from './waits.ts'
 import type { BindingDeclaration } from './wgsl.ts'
 
+/** A kernel compiled on one device. */
 export interface Made {
   pipeline: GPUComputePipeline
   layout: GPUBindGroupLayout

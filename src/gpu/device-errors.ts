@@ -3,6 +3,7 @@ import { messageOf } from '../common/errors.ts'
 import type { Command } from './commands.ts'
 import { DeviceLostError, GpuError, GpuMemoryError } from './errors.ts'
 
+/** Collects the errors of one device. */
 export class DeviceErrors {
   #error: GpuError | undefined
   #closing = false

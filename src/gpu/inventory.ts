@@ -6,6 +6,7 @@ import { messageOf } from '../common/errors.ts'
 import { backendFlags, backendsOf } from './backends.ts'
 import { allLimits, createInstance, dawnFlags, isSoftware, matrixConfigsOf } from './adapter.ts'
 
+/** An adapter as `doctor` shows it. */
 export interface AdapterFacts {
   /** `DAWN_RL_ADAPTER` may be any part of it. */
   name: string

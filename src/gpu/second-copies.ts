@@ -1,7 +1,7 @@
 /**
  * A second copy of a kernel's machine code, for kernels whose first copy lies on unlucky pages of memory.
  *
- * AMD's cores (Zen 3 and Zen 5 were examined) cannot cache the code of certain pairs of memory pages at the same time; it is the pages' physical
+ * AMD's cores (Zen 3 and Zen 5 were examined) cannot hold the code of certain pairs of memory pages at the same time; it is the pages' physical
  * addresses that decide. A kernel whose loop has such a pair among its four to nine pages runs at 0.4 to 0.9 of its speed for the life of the
  * process. This affects one kernel in fifty with 512-bit vectors (bench/LOG.md, "How often code lies badly"). A program cannot choose its physical
  * pages, but a copy of the code gets other ones. So a kernel that has taken enough time is loaded from the driver's cache once more, dispatches use
@@ -20,7 +20,7 @@ import { DispatchTimer, type PassTimer, type Span } from './timing.ts'
  */
 const worthIt = 20_000
 /**
- * The first submit of a kernel that is timed is its second, since the driver compiles in the first; then every submit at which the number has
+ * A kernel's second submit is the first that is timed, since the driver compiles in the first one; after that, each submit at which the number has
  * doubled.
  */
 const firstLook = 2
@@ -56,6 +56,7 @@ interface Timed {
   took?: number[]
 }
 
+/** Decides which kernels get a second copy, and which copy a dispatch uses. */
 export class SecondCopies {
   readonly #timer: DispatchTimer<Timed>
   readonly #worth: number

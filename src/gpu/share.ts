@@ -14,6 +14,7 @@ import type { Gpu, Plan } from './gpu.ts'
 const leastShare = 1 / 16
 export const evenShare = 1
 
+/** Decides when a section of training may be sent. */
 export class DeviceShare {
   /** Number of engines open on this device. Training is cut into sections while there are any. */
   engines = 0

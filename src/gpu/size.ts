@@ -32,6 +32,7 @@ export class Size {
   }
 }
 
+/** A number, or one that a plan leaves open. */
 export type Count = number | Size
 
 /** Applies `fn` to a count. If the result is used as a count, `fn` must be non-decreasing: its value at the capacity becomes the new capacity. */
@@ -44,6 +45,7 @@ export function map(count: Count, fn: (value: number) => number): Count {
 /** The number for which buffers, kernels and loops are sized. */
 export const capacityOf = (count: Count): number => (typeof count === 'number' ? count : count.capacity)
 
+/** `count` times `factor`. */
 export const times = (count: Count, factor: number): Count => map(count, (n) => n * factor)
 
 /** Number of groups of `size` needed for `count` items. */

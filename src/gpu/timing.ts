@@ -13,6 +13,7 @@ export interface PassTimer {
   resolve(encoder: GPUCommandEncoder): void
 }
 
+/** Number and total time of the dispatches with one label. */
 export interface KernelTime {
   label: string
   calls: number

@@ -12,6 +12,7 @@
 import { setImmediate as turn } from 'node:timers/promises'
 import { beginWait } from './cores.ts'
 
+/** What is waited for. */
 export interface WaitFor {
   name: string
   /** Amount of work that is waited for, in any unit (for example rows). */
@@ -27,6 +28,7 @@ const slept = 0.85
 const [shortest, longest, aTurn] = [0.4, 2, 0.1]
 const nobody = new Int32Array(new SharedArrayBuffer(4))
 
+/** Learns how long waits take, and sleeps through most of them. */
 export class WaitClock {
   /** Milliseconds per unit of work, from the last two waits of each name. */
   readonly #rates = new Map<string, [number, number]>()

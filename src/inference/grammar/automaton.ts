@@ -40,6 +40,7 @@ const MOST_PLACES = 20_000
 /** Maximum number of places visited for one mask: about a second's work. */
 const MOST_WORK = 20_000_000
 
+/** The automaton of one grammar; caches its states and masks. */
 export class Automaton {
   readonly start: State
   readonly #network: Network
@@ -150,7 +151,10 @@ export class Automaton {
     return state
   }
 
-  /** Drops all states, stacks and masks. States in use stay valid, and their successors are computed again. The first state is kept, without its successors. */
+  /**
+   * Drops all states, stacks and masks. States in use stay valid, and their successors are computed again. The first state is kept, without its
+   * successors.
+   */
   #forget(): void {
     for (const { next } of [this.start, ...this.#states.values()]) next.fill(undefined)
     this.#states.clear()

@@ -1,9 +1,12 @@
-/** Reads EBNF in GBNF's spelling: NAME ::= "text" [a-z] [^x] (group) other-rule | alternative, with * + ? {n,m} behind, # for comments. */
+/**
+ * Reads EBNF in GBNF's syntax: NAME ::= "text" [a-z] [^x] (group) other-rule | alternative, each with * + ? or {n,m} after it; # begins a comment.
+ */
 import { UserError } from '../../common/errors.ts'
 
 /** Code points from .. to, both included. */
 export type Range = readonly [number, number]
 
+/** The syntax tree of an expression. */
 export type Expression =
   | { kind: 'text'; text: string }
   | { kind: 'class'; ranges: Range[] }

@@ -5,6 +5,7 @@
 import { UserError } from '../../common/errors.ts'
 import type { Expression, Range } from './ebnf.ts'
 
+/** A call of a rule. */
 export interface Call {
   /** The rule's first node. */
   start: number

@@ -1,6 +1,7 @@
 /** EBNF for numbers between bounds, digit by digit: a grammar cannot compare numbers, so the bounds are spelled out. */
 import { UserError } from '../../common/errors.ts'
 
+/** Bounds of a number; infinite if there is none. */
 export interface Bounds {
   low: number
   high: number

@@ -1,6 +1,7 @@
 /** Simplifies a JSON schema: follows references, merges `allOf`, and refuses what a grammar cannot enforce. */
 import { UserError } from '../../common/errors.ts'
 
+/** A JSON schema that is an object. */
 export type Schema = Record<string, unknown>
 
 /** Keywords that restrict values in a way that a grammar cannot express, or this one does not. */

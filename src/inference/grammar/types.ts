@@ -13,6 +13,7 @@ export type GrammarFormat =
   | { type: 'choice'; choices: readonly string[] }
   | { type: 'grammar'; grammar: string }
 
+/** The constraint of one completion. */
 export interface GrammarConstraint extends TokenConstraint {
   /** Whether only an end-of-sequence token may follow, or one was already taken. */
   readonly complete: boolean

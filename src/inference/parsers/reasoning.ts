@@ -4,6 +4,7 @@ import type { ReasoningDelta } from './types.ts'
 
 const START = '<think>'
 const END = '</think>'
+/** The tags around thoughts. */
 export const thoughtMarks: readonly string[] = [START, END]
 
 /** State of the answer's thoughts at the end of the prompt: the model may begin them, the template has begun them, or they have ended. */

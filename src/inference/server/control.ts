@@ -68,7 +68,7 @@ export function addControl(app: App, server: ServerContext): void {
   app.post('/update_weight_version', async (context: Context) => {
     const { new_version } = await server.bodies.read(context, weightVersionBody)
     weightNames.set(engine.version, new_version)
-    // Keep only names that running requests may still use.
+    // Keeps only names that running requests may still use.
     for (const version of weightNames.keys()) if (weightNames.size > 1000) weightNames.delete(version)
     return context.json({ success: true, new_version })
   })

@@ -4,6 +4,7 @@
  */
 import { randomUUID } from 'node:crypto'
 
+/** JSON of a value that may contain Maps. */
 export function jsonText(value: unknown): string {
   const written: string[] = []
   // A marker that no text contains by chance.

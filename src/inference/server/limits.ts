@@ -84,6 +84,7 @@ export class Gate {
   }
 }
 
+/** The error for requests that arrive while the server shuts down: 503. */
 export function shuttingDown(): HttpError {
   return new HttpError(503, 'The server is shutting down and takes no new requests.', {
     headers: { 'retry-after': '5', connection: 'close' },

@@ -12,8 +12,8 @@ import type { SamplingBody } from './schemas/common.ts'
 /** Characters per token of the context: of longer texts, only the beginning is tokenised at first. */
 const USUAL = 8
 /**
- * Texts that will be truncated are tokenised whole up to this many characters, or up to 2 x USUAL per token of the context if that is more. This
- * blocks the process for a second or two.
+ * Texts that will be truncated are tokenised whole up to this many characters, or up to 2 x USUAL per token of the context if that is more, which
+ * blocks the process for a second or two. Longer texts are refused.
  */
 const MOST_CUT = 500_000
 

@@ -101,4 +101,5 @@ async function answerStreamed(context: Context, server: ServerContext, how: Answ
 /** system_fingerprint: identifies what results depend on. If it differs, results may differ in bits. */
 export const fingerprint = ({ parts }: ServerContext): string => `dawn-rl-${parts.version}`
 
+/** The current Unix time in seconds. */
 export const now = (): number => Math.floor(Date.now() / 1000)

@@ -4,6 +4,7 @@ import { HttpError } from './errors.ts'
 import type { App, ServerContext } from './parts.ts'
 import { now } from './route.ts'
 
+/** Adds /health, /ping, /version, /load, /v1/models and /metrics. */
 export function addStatus(app: App, server: ServerContext): void {
   const { engine, parts, metrics } = server
   const created = now()

@@ -44,6 +44,7 @@ function schemaOf(json: string | Record<string, unknown>): unknown {
  * Returns a function that makes the constraint of each completion; undefined if the request asks for none.
  * @param more.own the constraint from tool_choice
  * @param more.afterToken the token after which the constraint begins
+ * @throws HttpError for several constraints at once, or an unknown one
  */
 export function constraintOf(
   server: ServerContext,

@@ -21,6 +21,7 @@ export function checkStream(
     throw badRequest(`${field}: they are not streamed. Ask without stream.`, field)
 }
 
+/** Counts the tokens of a stream, and adds the usage to its events. */
 export class StreamUsage {
   readonly #generation: Generation
   readonly #whole: () => Usage

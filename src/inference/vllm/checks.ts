@@ -124,6 +124,7 @@ export function explainRefusal(error: unknown, api: VllmApi): unknown {
 
 const refusedFor = (words: RegExp) => (error: unknown) =>
   error instanceof VllmError && error.status === 400 && words.test(error.message)
+/** Whether an adapter was refused because it is already loaded. */
 export const isThereAlready = refusedFor(/already been loaded/)
 /** Whether dawn-rl's server has no free place for an adapter. vLLM instead drops the least recently used one. */
 export const hasNoPlace = refusedFor(/no place for the adapter/)

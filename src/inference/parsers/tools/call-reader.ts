@@ -20,6 +20,7 @@ const KNOWN = new Set(['name', 'type', 'id', ...ARGUMENTS])
 /** Maximum number of characters held back: of a name, and of arguments that come before it. */
 const LONGEST_NAME = 256
 const LONGEST_EARLY = 20_000
+/** Whether a character is white space in JSON. */
 export const isSpace = (sign: string): boolean => sign === ' ' || sign === '\n' || sign === '\t' || sign === '\r'
 
 interface CallRules {

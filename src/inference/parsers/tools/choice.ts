@@ -13,6 +13,7 @@ interface ToolRequest {
   parallel_tool_calls?: unknown
 }
 
+/** What a request's tools mean for its answer. */
 export interface ToolPlan {
   /** For the chat template; empty if there are none. */
   tools: ToolDefinition[]

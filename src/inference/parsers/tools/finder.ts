@@ -6,10 +6,11 @@ import type { AnswerDelta, AnswerStream } from '../types.ts'
 import { CallReader, isSpace } from './call-reader.ts'
 import { DeltaWriter } from './stream.ts'
 
+/** A format of tool calls. */
 export interface FinderRules {
   /** Tags around a call, which may be anywhere; undefined: a call begins with a brace at the beginning of a line. */
   tags?: { open: string; close: string }
-  /** Text that a model may write before its calls; it is dropped. */
+  /** Text that a model may write before its calls; it is dropped if a call follows. */
   prefix?: string
   /** Whether calls may be in a list: [{...}, {...}]. */
   list?: boolean
