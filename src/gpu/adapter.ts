@@ -1,7 +1,7 @@
 /**
  * Chooses the adapter and opens the device.
- * - `DAWN_RL_ADAPTER` (part of an adapter's name) takes precedence; otherwise the fastest kind of adapter is used. A software adapter is used only if
- *   there is no other, and `facts.software` tells the caller. For systems with several backends see backends.ts.
+ * - `DAWN_RL_ADAPTER` (part of an adapter's name) takes precedence, then the fastest kind of adapter. A software adapter is the last choice, and
+ *   `facts.software` tells the caller. For systems with several backends see backends.ts.
  * - All limits of the adapter and all features that kernels use are requested: WebGPU's default limits are those of a phone.
  */
 import { create, globals } from 'webgpu'
@@ -29,7 +29,7 @@ export interface GpuFacts {
   architecture: string
   /** A CPU that acts as a GPU (lavapipe, SwiftShader). Selects the kernels made for CPU drivers. */
   software: boolean
-  /** Invocations per subgroup if the number is fixed, or if DAWN_RL_SUBGROUPS asks for one; otherwise 0, and kernels use workgroup memory instead. */
+  /** Invocations per subgroup if fixed, or requested by DAWN_RL_SUBGROUPS; otherwise 0, and kernels use workgroup memory instead. */
   subgroupSize: number
   /** Whether kernels must request that number, because the driver would otherwise choose a size. */
   sizedSubgroups: boolean
@@ -77,7 +77,7 @@ export interface OpenOptions {
   checks?: boolean
   /**
    * Sets a software driver to 512-bit vectors if the CPU gains from them (vector-width.ts); for models that gain too (model/wide-vectors.ts). No
-   * effect once the driver is loaded. Default: false.
+   * effect once the driver is loaded. Default: no.
    */
   wideVectors?: boolean
 }
@@ -103,7 +103,7 @@ const wantedFeatures = [
 
 /**
  * Dawn's flags for a run with or without checks. Without `vulkan_enable_f16_on_nvidia`, Dawn hides f16 on NVIDIA. By default Dawn rounds timestamps
- * to 65.5 us, which protects against web pages that spy by timing, but is too coarse for timing kernels.
+ * to 65.5 us to hinder spying web pages, which is too coarse for timing kernels.
  */
 export function dawnFlags(checks: boolean): string[] {
   const on = ['allow_unsafe_apis', 'vulkan_enable_f16_on_nvidia', 'use_vulkan_memory_model']
@@ -114,8 +114,8 @@ export function dawnFlags(checks: boolean): string[] {
 let loaded = false
 
 /**
- * Creates a Dawn instance with these flags; the whole project uses this function. Sets a software driver's environment variables first, since the
- * first instance loads the driver.
+ * Creates a Dawn instance with these flags, for the whole project. Sets a software driver's environment variables first, since the first instance
+ * loads the driver.
  */
 export function createInstance(flags: string[], { wideVectors = false } = {}): GPU {
   if (!loaded) {
@@ -208,7 +208,7 @@ function noAdapter(name: string | undefined): string {
 }
 
 /**
- * The subgroup size that kernels can rely on. AMD's and Intel's drivers choose a size per kernel, unless the kernel requests one.
+ * The subgroup size that kernels can rely on. AMD's and Intel's drivers choose a size per kernel, unless it requests one.
  * @throws UserError if DAWN_RL_SUBGROUPS asks for a size that the adapter does not have
  */
 function subgroupsOf(info: GPUAdapterInfo, features: Set<string>): Pick<GpuFacts, 'subgroupSize' | 'sizedSubgroups'> {

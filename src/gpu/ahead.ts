@@ -29,7 +29,7 @@ export interface Unmade {
   makeHere: () => void
 }
 
-/** Maximum number of helpers: each compiles one kernel at a time, which takes up to 100 MB. */
+/** Maximum helpers: each compiles one kernel at a time, which takes up to 100 MB. */
 const mostHelpers = 4
 /** If a kernel of medium length took fewer milliseconds than this, it was already in the driver's cache. */
 const inCache = 40

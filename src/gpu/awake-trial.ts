@@ -1,8 +1,8 @@
 /**
  * Measures whether keeping cores awake makes waits shorter. Waits are grouped into blocks, and each block randomly keeps cores awake or not. Since a
- * decode step and a section of training differ, a block's time is divided by its expected time, which follows from how long earlier waits of the same
- * names took per unit of work. On some virtual machines keeping cores awake gains up to a third. Where the system then puts several of the driver's
- * threads on one core, it loses up to a tenth (bench/LOG.md).
+ * decode step and a section of training differ, a block's time is divided by its expected time, from what earlier waits of the same names took per
+ * unit of work. On some virtual machines keeping cores awake gains up to a third; where the system then puts several of the driver's threads on one
+ * core, it loses up to a tenth (bench/LOG.md).
  */
 
 /** Milliseconds of waiting in a block. Longer than a single wait, because the system's placement of the threads lasts for many waits. */
@@ -45,7 +45,7 @@ class Sample {
   }
 }
 
-/** The trial. To be called for every wait: `turn` when it begins, and `took` when it is over. */
+/** The trial. Called for every wait: `turn` when it begins, and `took` when it is over. */
 export class AwakeTrial {
   readonly #random: () => number
   /** Share of blocks that keep cores awake before anything is known. */
@@ -83,7 +83,7 @@ export class AwakeTrial {
   }
 
   /**
-   * To be called when a wait is over.
+   * Called when a wait is over.
    * @param ms the wait's length; if waits overlap, the part after the end of the previous one
    * @returns whether to keep cores awake from now on; undefined until that is decided
    */

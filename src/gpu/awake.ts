@@ -21,9 +21,9 @@ import type { Help, Wait } from './cores.ts'
 
 /** A way to keep cores awake. */
 export interface Keeper {
-  /** To be called when a wait for the device begins: cores must be awake from now on. */
+  /** Called when a wait for the device begins: cores must be awake from now on. */
   hold(): void
-  /** To be called when the wait is over. When no wait is left, cores may sleep after a while. */
+  /** Called when the wait is over. When no wait is left, cores may sleep after a while. */
   release(): void
   /** Sets whether cores stay awake for a while after the last wait. */
   linger(on: boolean): void

@@ -7,7 +7,7 @@ import { pinned } from './pinned.ts'
 
 /** A wait in progress. */
 export interface Wait {
-  /** To be called when the wait is over or is given up. */
+  /** Called when the wait is over or is given up. */
   rest(): void
   /** Reports the wait's name, its duration (from the end of the previous wait, if both overlap), and its amount of work. */
   took?(name: string, ms: number, work: number): void

@@ -20,7 +20,7 @@ export class DeviceErrors {
     })
   }
 
-  /** The first error that was reported, except that a device loss takes precedence. */
+  /** The first error reported; a device loss takes precedence. */
   get first(): GpuError | undefined {
     return this.#error
   }
@@ -30,12 +30,12 @@ export class DeviceErrors {
     return this.#error instanceof DeviceLostError ? this.#error : undefined
   }
 
-  /** To be called before the device is closed on purpose, which then does not count as a loss. */
+  /** Called before the device is closed on purpose, which is no loss. */
   closing(): void {
     this.#closing = true
   }
 
-  /** Only the first error is kept, because later ones follow from it. */
+  /** Keeps the first error; later ones follow from it. */
   report(error: GpuError): void {
     this.#error ??= error
   }

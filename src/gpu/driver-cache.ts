@@ -12,7 +12,7 @@ import { usualBits } from './vector-width.ts'
 
 /**
  * If LP_NATIVE_VECTOR_WIDTH is not the driver's default width, sets MESA_SHADER_CACHE_DIR, or MESA_SHADER_CACHE_DISABLE if that folder cannot be
- * created. To be called before the driver is loaded; a second call changes nothing.
+ * created. Must be called before the driver is loaded; a second call changes nothing.
  * @param usual for tests: the driver's default width
  */
 export function separateDriverCache(env: NodeJS.ProcessEnv = process.env, usual: number = usualBits()): void {

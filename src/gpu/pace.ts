@@ -1,8 +1,8 @@
 /**
  * How much of a plan goes out in one submit on a GPU. Operating systems end a submit that takes too long, and the device is lost: Linux's amdgpu
  * after 10 s, Intel's xe after 5 s, and others have limits too. A whole micro-batch can take that long on a weak GPU, or with a large model on any
- * GPU. So a plan is sent in submits of about `aimed` ms, judged by how long it took the last time; a shorter plan is sent whole. Drivers watch each
- * submit, not the length of the queue, so nothing waits between submits. Results do not depend on any of this.
+ * GPU. So a plan is sent in submits of about `aimed` ms, judged by how long it took the last time. Drivers watch each submit, not the queue, so
+ * nothing waits between submits. Results do not depend on any of this.
  */
 import type { Command } from './commands.ts'
 import type { Plan } from './plan.ts'
@@ -39,8 +39,8 @@ export class Pace {
   }
 
   /**
-   * To be called before a plan is replayed.
-   * @returns a function to be called after each command; true means that the submit should end with that command
+   * Called before a plan is replayed.
+   * @returns called after each command: whether the submit should end with it
    */
   begin(plan: Plan): (command: Command) => boolean {
     this.#sent.plans.add(plan)
@@ -55,22 +55,22 @@ export class Pace {
     }
   }
 
-  /** To be called when a submit goes out. */
+  /** Called when a submit goes out. */
   sent(commands: Command[]): void {
     this.#sent.since = Math.min(this.#sent.since, this.#now())
     this.#sent.workgroups += commands.reduce((sum, command) => sum + workgroupsOf(command), 0)
   }
 
   /**
-   * To be called when a wait for everything sent so far begins.
-   * @returns a function to be called when the wait is over
+   * Called when a wait for everything sent so far begins.
+   * @returns called when it is over
    */
   wait(): () => void {
     const { plans, workgroups, since } = this.#sent
     this.#sent = nothing()
     return () => {
       const now = this.#now()
-      // The device executes its queue in order, so this work began no earlier than the last wait ended.
+      // The device executes its queue in order.
       const rate = (now - Math.max(since, this.#done)) / workgroups
       if (workgroups > 0) for (const plan of plans) this.#rates.set(plan, rate)
       this.#done = now

@@ -108,7 +108,7 @@ export class ScratchTrace {
     return buffer
   }
 
-  /** To be called when a command uses these buffers and writes those for which `writes` is true. */
+  /** Called when a command uses these buffers and writes those for which `writes` is true. */
   together(buffers: (GpuBuffer | undefined)[], writes: (index: number) => boolean): void {
     const pieces = buffers.map((buffer) => buffer && this.#of.get(buffer))
     pieces.forEach((one, i) => {

@@ -1,12 +1,11 @@
 /**
  * A second copy of a kernel's machine code, for kernels whose first copy lies on unlucky pages of memory.
  *
- * AMD's cores (Zen 3 and Zen 5 were examined) cannot hold the code of certain pairs of memory pages at the same time; it is the pages' physical
- * addresses that decide. A kernel whose loop has such a pair among its four to nine pages runs at 0.4 to 0.9 of its speed for the life of the
- * process. This affects one kernel in fifty with 512-bit vectors (bench/LOG.md, "How often code lies badly"). A program cannot choose its physical
- * pages, but a copy of the code gets other ones. So a kernel that has taken enough time is loaded from the driver's cache once more, dispatches use
- * one copy or the other and are timed, and the slower copy is dropped. Both copies have the same instructions, so results do not depend on the
- * choice.
+ * AMD's cores (Zen 3 and Zen 5 were examined) cannot hold the code of certain pairs of memory pages at the same time, depending on the pages'
+ * physical addresses. A kernel whose loop has such a pair among its four to nine pages runs at 0.4 to 0.9 of its speed for the life of the process:
+ * one in fifty with 512-bit vectors (bench/LOG.md, "How often code lies badly"). A program cannot choose its physical pages, but a copy of the code
+ * gets other ones. So a kernel that has taken a while is loaded from the driver's cache once more, dispatches use either copy and are timed, and the
+ * slower copy is dropped. Both have the same instructions, so results do not depend on the choice.
  */
 import type { GpuFacts } from './adapter.ts'
 import type { Command, Dispatch } from './commands.ts'
@@ -15,14 +14,11 @@ import type { Kernel } from './kernel.ts'
 import { DispatchTimer, type PassTimer, type Span } from './timing.ts'
 
 /**
- * Milliseconds that a kernel must have taken before it gets a second copy. Making the copy takes 100 to 150 ms of the main thread, and one kernel in
- * fifty gains about as much time as it has taken so far, so a copy pays from 5 to 7 s on.
+ * Milliseconds that a kernel must have taken before it gets a second copy. Making it takes the main thread 100 to 150 ms, and one kernel in fifty
+ * gains about as much as it has taken so far, so a copy pays from 5 to 7 s on.
  */
 const worthIt = 20_000
-/**
- * A kernel's second submit is the first that is timed, since the driver compiles in the first one; after that, each submit at which the number has
- * doubled.
- */
+/** A kernel's second submit is the first to be timed, since the driver compiles in the first; then each at which the number has doubled. */
 const firstLook = 2
 /** Dispatches of each copy before one is chosen, and timed submits after which one is chosen in any case. */
 const enough = 10
@@ -62,7 +58,7 @@ export class SecondCopies {
   readonly #worth: number
   readonly #open = new Map<Kernel, Open>()
   readonly #settled = new WeakSet<Kernel>()
-  /** True while timestamps are being read or copies made; stays true if the device is gone. */
+  /** Whether timestamps are being read or copies made; stays true if the device is gone. */
   #busy = false
   /** Number of kernels whose copies were compared, and of those that now use the second copy. */
   compared = 0

@@ -3,14 +3,14 @@
  * by seconds. While an engine is open, training is therefore sent in sections (one layer forward or backward, one chunk of the head: `gpu.cut`):
  * - Generation goes first: a section is sent when the engine has nothing to run. Rollouts are chains of small steps with waits in between
  *   (environments, tools), and training is one long job that fits into those waits.
- * - Neither starves. While training waits, it is owed a share `least` of the time that the engine works, and gets it one section at a time between
- *   two decode steps. A decode step waits for at most one section, or for two if no decode step ran just before it.
- * - The engine runs out of requests at the latest when the batches that it may sample ahead are complete; training then has the device to itself. An
- *   engine that also serves other clients may never run out. There, training gets as much time as the engine (`evenShare`).
+ * - Neither starves. While training waits, it is owed a share `least` of the engine's working time, and gets it one section at a time between two
+ *   decode steps. A decode step waits for at most one section, or for two if no decode step ran just before it.
+ * - The engine runs out of requests at the latest when the batches that it may sample ahead are complete; training then has the device to itself. If
+ *   the engine also serves other clients, it may never run out; training then gets as much time as the engine (`evenShare`).
  */
 import type { Gpu, Plan } from './gpu.ts'
 
-/** Values of `least`, the training time for each second of engine time: the default, and the value for an engine that also serves other clients. */
+/** Values of `least`, training time per second of engine time: the default, and for an engine that also serves other clients. */
 const leastShare = 1 / 16
 export const evenShare = 1
 
@@ -22,22 +22,22 @@ export class DeviceShare {
   least = leastShare
   /** Number of engines that have requests to run. */
   #busy = 0
-  /** Milliseconds that training is owed: its minimum share of the engines' time, minus the time it got while they were busy. */
+  /** Milliseconds that training is owed: its share of the engines' time, minus the time it got while they were busy. */
   #owed = 0
   #waiting: (() => void) | undefined
 
-  /** To be called when an engine gets requests to run, and followed by one call of `rest`. */
+  /** Called when an engine gets requests to run; followed by one call of `rest`. */
   work(): void {
     this.#busy++
   }
 
-  /** To be called when an engine has no requests left. */
+  /** Called when an engine has no requests left. */
   rest(): void {
     this.#busy--
     if (this.#busy === 0) this.#wake()
   }
 
-  /** To be called when an engine's step has ended, `ms` after it was sent or after the end of the step before it, whichever is later. */
+  /** Called when an engine's step has ended, `ms` after it was sent or after the end of the step before it, whichever is later. */
   stepped(ms: number): void {
     if (!this.#waiting) return
     this.#owed += ms * this.least
@@ -55,7 +55,7 @@ export class DeviceShare {
     await new Promise<void>((resolve) => (this.#waiting = resolve))
   }
 
-  /** To be called when a section of training has ended; it took `ms`. */
+  /** Called when a section of training has ended; it took `ms`. */
   trained(ms: number): void {
     if (this.#busy === 0) this.#owed = 0
     else this.#owed -= ms
@@ -69,8 +69,8 @@ export class DeviceShare {
 
 /**
  * Sends a plan section by section, each when `gpu.share` gives it a turn. Resolves when the last section is sent; until then the plan must not be
- * replayed elsewhere. Two sections are in flight at a time, so that the device has no gap. On a software adapter with a working engine it is one,
- * since the engine's steps fill the gap.
+ * replayed elsewhere. Two sections are in flight, so that the device has no gap; only one on a software adapter with a working engine, whose steps
+ * fill the gap.
  * @param work amount of work in any unit, from which the length of waits is predicted (waits.ts)
  */
 export async function sendInSections(gpu: Gpu, plan: Plan, values: Record<string, number>, work: number): Promise<void> {
@@ -85,7 +85,7 @@ export async function sendInSections(gpu: Gpu, plan: Plan, values: Record<string
       share.trained(end - Math.max(begin, last))
       last = end
     })
-    // An error is thrown by whoever waits for the device: the await below, or the next read-back.
+    // Whoever waits throws its error: the await below, or the next read-back.
     done.catch(() => {})
     await (facts.software && !share.idle ? done : before)
     before = done

@@ -9,7 +9,7 @@ export interface PassTimer {
   next(encoder: GPUCommandEncoder): GPUComputePassTimestampWrites
   /** Adds a dispatch to the pass. */
   add(dispatch: Dispatch): void
-  /** Records the commands that copy the timestamps out; called at the end of a submit. */
+  /** Ends a submit: copies its timestamps out. */
   resolve(encoder: GPUCommandEncoder): void
 }
 
@@ -36,7 +36,7 @@ export class DispatchTimer<Name> implements PassTimer {
   readonly #nameOf: (dispatch: Dispatch) => Name
   #names: Name[][] = []
   #results: GPUBuffer[] = []
-  /** Query sets and buffers of submits that may not have run yet; destroyed after the results are read. */
+  /** Query sets and buffers of submits that may not have run yet; destroyed with the results. */
   #spent: { destroy(): void }[] = []
   #set: GPUQuerySet | undefined
   #used = 0
@@ -75,7 +75,7 @@ export class DispatchTimer<Name> implements PassTimer {
     this.#names.at(-1)!.push(this.#nameOf(dispatch))
   }
 
-  /** Resolves the current query set and copies its timestamps to a mappable buffer. */
+  /** Copies the timestamps of the current query set to a mappable buffer. */
   resolve(encoder: GPUCommandEncoder): void {
     if (this.#used === 0 || !this.#set) return
     const size = this.#used * 8

@@ -1,8 +1,8 @@
 /**
  * The device's part of a trace (common/trace.ts): submits and waits as the host sees them, and the time of every kernel or pass from timestamps.
- * - The device's clock has its own origin. Each submit bounds its difference from the host's clock: the submit cannot have begun before it was sent,
- *   nor ended after it was known to be done. The largest of the lower bounds is used, since a submit to an idle device comes close to it. The trace's
- *   note says how far off that may be, judging by the upper bounds.
+ * - The device's clock has its own origin. Each submit bounds its difference from the host's clock: it cannot have begun before it was sent, nor
+ *   ended after it was known to be done. The largest lower bound is used, since a submit to an idle device comes close to it. The trace's note says
+ *   how far off that may be, by the upper bounds.
  * - Timestamps are read when a wait for later work is over, so that nothing waits for them.
  */
 import { gpuProcess, tracer, type Span, type TraceArgs, type TraceEvent, type Tracer } from '../common/trace.ts'
@@ -71,7 +71,7 @@ export class GpuTrace implements PassTimer {
     return this.#tracer!.level === 'kernels'
   }
 
-  /** To be called when a submit begins to be encoded. Returns its timer if a trace is being recorded and has room. */
+  /** Called when a submit begins to be encoded. Returns its timer if a trace is recorded and has room. */
   begin(commands: number): PassTimer | undefined {
     if (!tracer) return undefined
     if (tracer !== this.#tracer) this.#start(tracer)
@@ -113,7 +113,7 @@ export class GpuTrace implements PassTimer {
     this.#filling = undefined
   }
 
-  /** To be called when the submit has been sent to the device. */
+  /** Called when the submit has been sent to the device. */
   sent(): void {
     if (!this.#submit) return
     const { number, span } = this.#submit
@@ -130,7 +130,7 @@ export class GpuTrace implements PassTimer {
     }
   }
 
-  /** To be called when a wait for everything sent so far begins; `end` of the result when it is over. */
+  /** Called when a wait for everything sent so far begins; `end` of the result when it is over. */
   wait(wait: string | WaitFor): { end(): void } | undefined {
     if (!tracer || tracer !== this.#tracer) return undefined
     const { name, work } = typeof wait === 'string' ? { name: wait, work: null } : wait
@@ -172,11 +172,11 @@ export class GpuTrace implements PassTimer {
     const whole = { begin: Infinity, end: -Infinity }
     passes.forEach(({ label, workgroups, more }, i) => {
       const [begin, end] = [times[2 * i], times[2 * i + 1]]
-      // If the driver was interrupted, a timestamp may be missing.
+      // An interrupted driver may leave a timestamp out.
       if (!(end >= begin) || stamps[2 * i] === 0n) return
       whole.begin = Math.min(whole.begin, begin)
       whole.end = Math.max(whole.end, end)
-      // All variants of a file's kernel share a name, and so a colour and a sum; the compile-time constants are an argument.
+      // All variants of a file's kernel share a name, and so a colour and a sum; their constants are an argument.
       const [name, constants = ''] = label.slice(0, label.endsWith(')') ? -1 : undefined).split('(')
       const args: TraceArgs = more > 0 ? { dispatches: more + 1 } : { workgroups, constants }
       this.#timed.push({ name: more > 0 ? `${name} and ${more} more` : name, track: author, begin, end, args })

@@ -17,7 +17,7 @@ const devices = ['/dev/dri', '/dev/nvidiactl', '/dev/dxg']
 
 /**
  * Sets LP_NATIVE_VECTOR_WIDTH to 512 if that is `wanted` and pays (no GPU, and a kind of CPU that was measured to gain), or to 256 if the driver
- * would take less. A value set by the user stays. To be called before the driver is loaded.
+ * would take less. A value set by the user stays. Must be called before the driver is loaded.
  * @param machine for tests: /proc/cpuinfo, and whether a file exists
  */
 export function widenVectors(
@@ -32,7 +32,7 @@ export function widenVectors(
 }
 
 /**
- * Lavapipe's default vector width in bits: 128 on ARM and on x86 without AVX, else 256; 256 also if /proc/cpuinfo cannot be read.
+ * Lavapipe's default vector width in bits: 128 on ARM and on x86 without AVX; 256 otherwise, or if unknown.
  * @param cpuinfo for tests
  */
 export const usualBits = (cpuinfo: string = readCpuinfo()): 128 | 256 => (cpuinfo === '' || has(cpuinfo, 'avx') ? 256 : 128)
@@ -48,7 +48,7 @@ function gainsByThem(cpuinfo: string): boolean {
 }
 
 /**
- * Number of vector registers of up to 256 bits: 16 on x86 without AVX-512VL, else 32; 32 also if it cannot be determined.
+ * Number of vector registers of up to 256 bits: 16 on x86 without AVX-512VL; 32 otherwise, or if unknown.
  * @param cpuinfo for tests
  */
 export function vectorRegisters(cpuinfo: string = readCpuinfo()): number {

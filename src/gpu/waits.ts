@@ -1,13 +1,12 @@
 /**
  * Sleeps through waits on a software adapter. While a GPU promise is pending, Dawn's Node binding spins on a core that such an adapter needs for
  * computing. So most of a wait is spent asleep, and the promise is requested only near its end. From then on the event loop naps between its turns,
- * each of which polls the device once.
- * - A wait has a name and an amount of work. The time per unit of work is learned from the last two waits of that name. The smaller one counts, so
- *   that a pause of the machine during one wait does not make the next ones oversleep.
+ * each of which polls the device once. Meanwhile the system is made to give the driver its cores (cores.ts).
+ * - A wait has a name and an amount of work. The time per unit of work is learned from the last two waits of that name (the smaller, so that a pause
+ *   of the machine does not make the next waits oversleep).
  * - Nothing is learned from a wait that may have included compiling a kernel, which this driver does at the kernel's first use: it takes a hundred
  *   times as long as the work, and a wait that overslept cannot tell by how much.
  * - The device executes its queue in order, so a wait begins where the previous one ends: a decode step behind a training step sleeps for both.
- *   Meanwhile the system is made to give the driver its cores (cores.ts).
  */
 import { setImmediate as turn } from 'node:timers/promises'
 import { beginWait } from './cores.ts'
@@ -22,8 +21,8 @@ export interface WaitFor {
 /** Fraction of the expected time that is slept. */
 const slept = 0.85
 /**
- * Milliseconds: the shortest and the longest nap, which is also the most by which anything else on the event loop is delayed; and what one turn of
- * the event loop takes, including Dawn's polling of the device.
+ * Milliseconds: the shortest and the longest nap, which may delay an answer or anything else on the event loop; and a turn of that loop, including
+ * Dawn's polling of the device.
  */
 const [shortest, longest, aTurn] = [0.4, 2, 0.1]
 const nobody = new Int32Array(new SharedArrayBuffer(4))
@@ -76,9 +75,9 @@ export class WaitClock {
 const open: { begin: number }[] = []
 
 /**
- * Waits for a promise of the device without taking a core from it. A turn of the event loop costs time of one core, while an answer that is seen late
- * leaves all of them idle. The sum of both over a wait is smallest if a nap is the square root of the product of a turn's cost and the remaining
- * wait. The remaining wait is unknown, and taken to be as long as the wait so far. If there are several waits, the newest naps for all.
+ * Waits for a promise of the device without taking a core from it. A turn of the event loop costs time of one core, while an answer seen late leaves
+ * all of them idle. Their sum over a wait is smallest if a nap is the square root of the product of a turn's cost and the remaining wait, which is
+ * unknown and taken to be as long as the wait so far. Of several waits, the newest naps for all.
  */
 export async function napping(promise: Promise<unknown>): Promise<void> {
   const wait = { begin: performance.now(), over: false }

@@ -63,7 +63,7 @@ export class AdapterBank {
     return this.#groups.reduce((sum, { buffer }) => sum + (buffer?.bytes ?? 0), 0)
   }
 
-  /** To be called after the policy's weights have changed. */
+  /** Called after the policy's weights have changed. */
   changed(): void {
     this.#stale = true
   }

@@ -1,7 +1,6 @@
 /**
  * Named adapters besides the policy's own: the place that each is loaded at, the requests that use it, and the version that its tokens carry.
- * - A request holds its adapter's place from its creation until it ends. An unloaded name is refused at once; its place becomes free when no request
- *   holds it.
+ * - A request holds its adapter's place until it ends. An unloaded name is refused at once; its place becomes free when no request holds it.
  * - Files are read while steps continue. The adapter is then installed within one turn of the event loop, between two steps.
  */
 import { UserError } from '../common/errors.ts'
@@ -117,7 +116,7 @@ export class Adapters implements AdapterSet {
     return { place: entry.place, version: () => entry.info.version, space: () => entry.space, release }
   }
 
-  /** To be called after the base weights have changed. */
+  /** Called after the base weights have changed. */
   reloaded(): void {
     for (const entry of this.#places) {
       if (!entry) continue

@@ -11,7 +11,7 @@ export class ReadBlocks {
   readonly #size: number
   #open: ReturnType<typeof opened> | undefined
 
-  /** @param size maximum number of steps in a block; 1 reads each step by itself */
+  /** @param size maximum steps in a block; 1 reads each step by itself */
   constructor(commands: StepCommands, size: number) {
     this.#commands = commands
     this.#size = size
@@ -23,7 +23,7 @@ export class ReadBlocks {
   }
 
   /**
-   * Sends the step that was just recorded. Resolves with its tokens once its block has been read. To be called before the step's draws count as
+   * Sends the step that was just recorded. Resolves with its tokens once its block has been read. Must be called before the step's draws count as
    * pending.
    */
   take(step: StepRows): Promise<Sampled> {

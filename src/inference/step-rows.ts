@@ -13,7 +13,7 @@ export const firstNamed = 2
 export interface StepRows {
   /** Padded to one of a few sizes (`roundRows`), so that plans, buffers and bind groups are reused. */
   rows: number
-  /** Token ids; `fromDrawn` + i stands for draw i of the previous step, which has not been read back yet. */
+  /** Token ids; `fromDrawn` + i stands for draw i of the previous step, not read back yet. */
   ids: Uint32Array
   /**
    * Four words per row: where its pages begin in `pages`, 1 for a row of a prompt, the number of keys that it shares, and its position; see
@@ -24,7 +24,7 @@ export interface StepRows {
   slots: Uint32Array
   /** Page tables of all sequences, concatenated; entry 0 is the page that padding writes to. */
   pages: Uint32Array
-  /** Rows that share a prefix, whose keys are read once for all of these rows (`blocksOf`). */
+  /** Rows that share a prefix, whose keys are read once for all of them (`blocksOf`). */
   blocks: Uint32Array | undefined
   /** Index of each row's adapter, and whether any row uses another adapter than the policy's. */
   adapters: Uint32Array
@@ -44,8 +44,8 @@ export interface StepRows {
 }
 
 /**
- * The number of rows that a step of `rows` is padded to: 1, 2, multiples of 4 up to 32, of 8 up to 64, of 16 up to 256, coarser beyond. Matmul
- * kernels round up in the same way.
+ * Number of rows that a step is padded to: 1, 2, multiples of 4 up to 32, of 8 up to 64, of 16 up to 256, coarser beyond. Matmul kernels round up
+ * likewise.
  */
 export function roundRows(rows: number): number {
   if (rows <= 2) return rows

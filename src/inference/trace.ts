@@ -5,7 +5,7 @@ import type { Scheduler } from './scheduler.ts'
 import type { StepRows } from './step-rows.ts'
 
 /**
- * To be called before a step is recorded. `sent` of the result is to be called when the step has been sent, with the read-back that it ends with.
+ * Called before a step is recorded. `sent` of the result is to be called when the step has been sent, with the read-back that it ends with.
  * Undefined if no trace is recorded.
  */
 export function traceStep(

@@ -1,7 +1,7 @@
 /**
  * Runs a network of rules (`network.ts`) over bytes. A state is the set of all places in the network that the text so far may have reached, each with
  * its stack of return places. Equal states are one object, and a state's successor for a byte is computed once. So a state's mask, once computed,
- * serves all requests with the same grammar.
+ * serves all requests with the grammar.
  */
 import { UserError } from '../../common/errors.ts'
 import type { Network } from './network.ts'
@@ -35,9 +35,9 @@ export interface State {
 const MOST_BYTES = 96_000_000
 /** Measured bytes of each kind of object. */
 const BYTES = { node: 400, state: 2300, place: 60, stack: 250 }
-/** Maximum number of places in a state: an ambiguous grammar can double them with every bracket. */
+/** Maximum places in a state: an ambiguous grammar can double them with every bracket. */
 const MOST_PLACES = 20_000
-/** Maximum number of places visited for one mask: about a second's work. */
+/** Maximum places visited for one mask: about a second's work. */
 const MOST_WORK = 20_000_000
 
 /** The automaton of one grammar; caches its states and masks. */
@@ -152,8 +152,7 @@ export class Automaton {
   }
 
   /**
-   * Drops all states, stacks and masks. States in use stay valid, and their successors are computed again. The first state is kept, without its
-   * successors.
+   * Drops all states, stacks and masks. States in use stay valid, and their successors are computed again. The first state stays, without successors.
    */
   #forget(): void {
     for (const { next } of [this.start, ...this.#states.values()]) next.fill(undefined)

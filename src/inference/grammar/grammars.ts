@@ -13,7 +13,7 @@ import { buildTrie } from './token-trie.ts'
 import type { TokenTrie } from './token-trie.ts'
 import type { ConstraintOptions, GrammarConstraint, GrammarFormat, Grammars } from './types.ts'
 
-/** Maximum number of bytes of cached grammars, including their states and masks. */
+/** Maximum bytes of cached grammars, including their states and masks. */
 const MOST_BYTES = 256_000_000
 
 /**

@@ -1,13 +1,12 @@
 /**
  * Converts regular expressions to EBNF. The whole text must match, with or without ^ and $ around the expression. Inside a JSON string (`json`),
- * characters that must be escaped there are written as escapes. What a grammar cannot express (lookaround, back references, word boundaries) is
- * refused.
+ * characters that must be escaped there are written so. What a grammar cannot express (lookaround, back references, word boundaries) is refused.
  */
 import { UserError } from '../../common/errors.ts'
 import { complement, type Range } from './ebnf.ts'
 import { inRanges, literal } from './rules.ts'
 
-/** Maximum number of repetitions: the product over nested groups. */
+/** Maximum repetitions: the product over nested groups. */
 const MOST_REPEATS = 20_000
 const MOST_DEPTH = 50
 /** Longest pattern: each character takes at least one node of the network. */
@@ -18,7 +17,7 @@ const SHOWN = 100
 /** A character class. Kept as ranges, since a class that is written with a few characters may contain 50,000. */
 interface Class {
   ranges: readonly Range[]
-  /** All characters that JavaScript has in the class, if more than `ranges`: for classes that are negated, or contain a negated class. */
+  /** All characters of the class in JavaScript, if more than `ranges`: for classes that are negated, or contain a negated class. */
   all?: readonly Range[]
   /** Whether it contains a negated class: in JSON it then leaves out the characters that must be escaped. */
   open: boolean

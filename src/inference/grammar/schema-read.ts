@@ -35,7 +35,7 @@ const NOTES = new Set([
 for (const name of ['$schema', '$id', '$anchor', '$defs', 'definitions', 'strict', 'discriminator']) NOTES.add(name)
 
 /**
- * Maximum number of schemas visited for one document, which takes a second or two. Without it, references whose branches multiply would never end.
+ * Maximum schemas visited for one document, which takes a second or two. Without it, references whose branches multiply would never end.
  */
 const MOST_READ = 100000
 /** Maximum nesting of schemas in the search for a value: two recursive references that must both hold would otherwise exhaust the stack. */
@@ -282,7 +282,7 @@ const textOf = (value: unknown): string =>
   )
 
 /**
- * A schema extended by what another schema, which must also hold, says of properties and items that the latter does not name: through its
+ * A schema, extended by what another one that must also hold says of properties and items that this other one does not name: through its
  * `additionalProperties` and `items`.
  */
 function heldBy(other: Schema, schema: Schema): Schema {

@@ -1,8 +1,8 @@
 /**
- * Converts a JSON schema to an EBNF grammar. Everything that the grammar allows satisfies the schema, but in places the grammar is narrower:
- * properties come in the schema's order, properties that are not named are allowed only if the schema mentions them, integers have at most 15 digits,
- * and white space is short. What a grammar cannot enforce is refused with its name and place, never ignored, with two exceptions: `oneOf` is read as
- * `anyOf`, and unknown formats are ignored, as the standard says.
+ * Converts a JSON schema to an EBNF grammar. Everything that the grammar allows satisfies the schema, but it is narrower in places: properties come
+ * in the schema's order, unnamed ones only if the schema mentions them, integers have at most 15 digits, and white space is short. What a grammar
+ * cannot enforce is refused with its name and place, never ignored, except that `oneOf` is read as `anyOf`, and unknown formats are ignored, as the
+ * standard says.
  */
 import { UserError } from '../../common/errors.ts'
 import { integerBetween, numberBetween } from './numbers.ts'
@@ -12,7 +12,7 @@ import { Rules, literal, oneCharacter, oneOf } from './rules.ts'
 import { SchemaReader, isNote, isObject } from './schema-read.ts'
 import type { Schema } from './schema-read.ts'
 
-/** Maximum number of items, characters or properties that a schema may require. */
+/** Maximum items, characters or properties that a schema may require. */
 const MOST = 20_000
 const MOST_DEPTH = 64
 const MOST_TEXT = 500_000
@@ -119,7 +119,7 @@ class Converter {
     const wrong = types.find((type) => !TYPES.includes(type as string))
     if (wrong !== undefined) throw new UserError(`${path}: the type ${JSON.stringify(wrong)} is not one of ${TYPES.join(', ')}.`)
     if (types.length === 0) {
-      // In the standard, such keywords restrict only values of their type and allow all others; this grammar allows only their type.
+      // In the standard, such keywords restrict only values of their type and allow all others; the grammar allows only that type.
       if (has(OBJECT)) types = ['object']
       else if (has(ARRAY)) types = ['array']
       else if (has(STRING)) types = ['string']

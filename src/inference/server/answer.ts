@@ -19,7 +19,7 @@ export class AnswerText {
   content = ''
   readonly toolCalls: ToolCall[] = []
 
-  /** @param most maximum number of calls that are returned */
+  /** @param most maximum calls that are returned */
   constructor(reasoning: ReasoningStream | undefined, tools: ToolParser | undefined, most = Infinity) {
     this.#most = most
     this.#reasoning = reasoning

@@ -49,9 +49,9 @@ async function readBytes(request: Request, { maxBytes, ms }: BodyLimits): Promis
 
 /** Maximum nesting. Schemas, templates and grammars recurse into their input, and the stack is limited. */
 const MOST_LEVELS = 200
-/** Maximum number of fields in all objects together. An object with a million fields blocks the process for a minute. */
+/** Maximum fields in all objects together. An object with a million fields blocks the process for a minute. */
 const MOST_FIELDS = 250_000
-/** Maximum number of objects and lists. Five million lists of one number each take half a minute. */
+/** Maximum objects and lists. Five million lists of one number each take half a minute. */
 const MOST_LISTS = 250_000
 
 /**

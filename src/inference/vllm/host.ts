@@ -74,13 +74,13 @@ export class VllmHost {
     throw new UserError(`vLLM ${why}. Its log, ${server.logFile}, ends with: ${server.lastWords()}`)
   }
 
-  /** To be called when a request has succeeded: earlier restarts no longer count. */
+  /** Called when a request has succeeded: earlier restarts no longer count. */
   worked(): void {
     this.#inARow = 0
   }
 
   /**
-   * To be called after a request got no answer; resolves when the server answers again.
+   * Called after a request got no answer; resolves when the server answers again.
    * @returns whether the server may have lost its adapters and weights (it was restarted, or somebody else's was away)
    * @throws UserError after too many restarts, or if somebody else's server stays away
    */

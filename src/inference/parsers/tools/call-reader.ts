@@ -17,7 +17,7 @@ type State = 'open' | 'key-or-end' | 'key' | 'in-key' | 'colon' | 'value' | 'in-
 
 const ARGUMENTS = new Set(['arguments', 'parameters'])
 const KNOWN = new Set(['name', 'type', 'id', ...ARGUMENTS])
-/** Maximum number of characters held back: of a name, and of arguments that come before it. */
+/** Maximum characters held back: of a name, and of arguments that come before it. */
 const LONGEST_NAME = 256
 const LONGEST_EARLY = 20_000
 /** Whether a character is white space in JSON. */

@@ -21,7 +21,7 @@ export interface ToolPlan {
   parser: ToolParser | null
   /** The format that the answer is constrained to; null if it is free. */
   format: GrammarFormat | null
-  /** Maximum number of calls that are returned. */
+  /** Maximum calls that are returned. */
   most: number
 }
 
