@@ -1,5 +1,6 @@
-// The reduction of split-K: out[e] = sum over i of products[i, e], i in order; ACCUMULATE: beginning with what is in out, so with the bits of products that are added to it one after the other.
-// products (parts, count), out (count); an element is a value, or VEC4 four of them.
+// The reduction of split-K: out[e] = sum over i of products[i, e], with i in order. ACCUMULATE: the sum begins with what is in out, which gives the
+// bits of adding the products to it one after the other.
+// products (parts, count), out (count). An element is one value, or with VEC4 four.
 struct Params { count: u32, parts: u32 }
 #if VEC4
 alias E = vec4f;

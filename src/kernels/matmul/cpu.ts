@@ -1,6 +1,6 @@
 /**
- * The matmul tier for CPU drivers with subgroups of 8 or 16 (lavapipe): which kernel, tile and staging a shape takes. What such a driver does with a shader,
- * and so why, is at the head of each kernel.
+ * The matmul tier for CPU drivers with subgroups of 8 or 16 lanes (lavapipe): which kernel, tile and staging each shape gets. The head of each kernel
+ * says what such a driver does with the shader, and so why it is written that way.
  */
 import { fileURLToPath } from 'node:url'
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
@@ -22,14 +22,16 @@ const paths = {
   tnStage: file('tn_stage_cpu.wgsl'),
 }
 
-/** Whether the kernels here run: they read 8 values of a row at a time. */
+/** Whether the kernels of this tier take a product: they read 8 values of a row at a time. */
 export function takesCpu(gpu: Gpu, k: number): boolean {
   return cpuLanes(gpu).LANES > 0 && k % 8 === 0
 }
 
-/** Fewest columns of a product for which staging its activations pays: a thin product (LoRA's) reads them once or twice. */
+/** Fewest columns of a product for which staging its activations pays. A thin product (LoRA's) reads them only once or twice. */
 export const stagingColumns = 64
-/** Weights larger than this are walked column tile by column tile, so that each is read from memory once and not for every 16 rows. */
+/**
+ * Weights larger than this many bytes are walked column tile by column tile, so that they are read from memory once and not once for every 16 rows.
+ */
 export const cachedBytes = 1 << 20
 
 /** y = alpha * (x Wᵀ + LoRA) + bias + residual of one part. `extra`: xa, B, bias, residual. */
@@ -75,31 +77,36 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
   }
 }
 
-/** How many neighbouring columns are stored at once (out.wgsl): what divides all these counts of columns. */
+/** How many neighbouring columns are stored at once (out.wgsl): the largest of 4, 2 and 1 that divides all these numbers of columns. */
 export function vectorsOf(...columns: number[]): { VEC2: number; VEC4: number } {
   const [even, VEC4] = [2, 4].map((size) => Number(columns.every((n) => n % size === 0)))
   return { VEC2: even - VEC4, VEC4 }
 }
 
-/** How much more, as a share, one tile may compute than another, masked outputs included: beyond that it costs what it gains. Forward, and to the input. */
+/**
+ * How much more, as a fraction, one tile may compute than another, masked outputs included; beyond that it costs what it gains. For the forward
+ * product (nt) and the gradient of the input (nn).
+ */
 const wasted = { nt: 0.08, nn: 0.04 }
-/** Rows (or columns) that tiles of so many compute, masked ones included. */
+/** Number of rows (or columns) that tiles of `size` compute, masked ones included. */
 const covered = (count: number, size: number): number => Math.ceil(count / size) * size
 
-/** A width of tiles, in columns, and how long a column takes in it. */
+/** A tile width in columns, and the relative time that a column takes in it. */
 interface Width {
   columns: number
   time: number
 }
 /**
- * Tiles of 512 bits for so many rows, in widths to choose from: the more columns a tile has, the more products a broadcast of x serves. Where a multiplication and an addition are apart, the code
- * of 32 rows of more than 64 columns does not stay in the instruction cache, and AMD's Zen 5 is faster with 16 rows of 96, in fours of 64 (bench/LOG.md, "Zen 5 again"), but a Zen 4 with
- * the largest. None: the usual tile.
+ * Tiles with 512-bit vectors for this many rows, with widths to choose from: the more columns a tile has, the more products each broadcast of x
+ * serves. Without fused multiply-adds, the code for 32 rows of more than 64 columns does not stay in the instruction cache: AMD's Zen 5 is then
+ * faster with 16 rows of 96 columns, or 64 where multiples of four are needed (bench/LOG.md, "Zen 5 again"); a Zen 4 is fastest with the largest
+ * tile.
+ * @returns undefined for the usual tile
  */
 function wideShapes(gpu: Gpu, rows: number, inFours: boolean): { rows: number; widths: Width[] } | undefined {
   const { fused, cpu } = gpu.facts
   if (!cpuLanes(gpu).WIDE) return undefined
-  // Fewer rows are measured on Intel's alone: up to 8, whose code is small, gain by more columns (bench/LOG.md, "An Intel host that others share").
+  // Fewer rows were measured on Intel only: up to 8, whose code is small, gain from more columns (bench/LOG.md, "An Intel host that others share").
   if (rows < 16) return cpu === 'other' && rows <= 8 ? { rows, widths: widths(1.03, 1, 1.1) } : undefined
   if (cpu === 'zen4') return { rows: 32, widths: widths(1, 1.03, 1.1) }
   if (fused) return { rows: 32, widths: cpu === 'amd' ? widths(1.09, 1, 1.07) : widths(1, 1.06, 1.1) }
@@ -113,8 +120,8 @@ const widths = (of128: number, of96: number, of64: number): Width[] => [
 ]
 
 /**
- * The tile of a forward product. Rows are split evenly, so that 20 rows are 12 + 8 and not 16 + 4; columns likewise, in few widths.
- * @param columns of the weight, or of each of those that one dispatch takes, as a tile lies in one
+ * The tile of a forward product. Rows are split evenly: 20 rows become 12 + 8, not 16 + 4. So are columns, among a few widths.
+ * @param columns of the weight, or of each weight that the dispatch takes, as a tile lies within one weight
  * @param inFours whether a lane should have a multiple of four columns
  */
 export function forwardTile(gpu: Gpu, rows: number, columns: number | number[], inFours = false): { MT: number; NT: number } {
@@ -132,17 +139,19 @@ export function forwardTile(gpu: Gpu, rows: number, columns: number | number[], 
     const best = fit.reduce((least, width) => (cost(width) < cost(least) ? width : least))
     return { MT: takesHigh ? wide.rows : MT, NT: best.columns / LANES }
   }
-  // An even number of vectors, as pairs of columns lie in a lane.
+  // An even number of vectors, as a lane holds columns in pairs.
   const otherColumns = tile.columns !== 64 ? 64 : LANES === 16 ? 32 : 48
-  // 144 columns are 3 x 48 and not 3 x 64, 128 are 2 x 64 and not 3 x 48; such a tile is 16 rows high, as more would not stay in the instruction cache.
+  // 144 columns are 3 x 48 rather than 3 x 64, and 128 are 2 x 64 rather than 3 x 48. Such a tile has 16 rows, as the code for more would not stay in
+  // the instruction cache.
   if (total > 32 && computed(otherColumns) <= computed(tile.columns) * (1 - wasted.nt)) return { MT, NT: otherColumns / LANES }
   const NT = Math.ceil(total / Math.ceil(total / tile.columns) / LANES)
   return { MT: takesHigh ? tile.rows : MT, NT: total <= LANES ? 1 : NT * LANES <= 32 ? 32 / LANES : tile.columns / LANES }
 }
 
 /**
- * Whether the thin products of LoRA's backward read dy from a texture: mostly one that the product with the weight itself
- * stages too, so in one piece; and of many rows, as a narrow model's product with the weight stages none, and its memory counts.
+ * Whether the thin products of LoRA's backward pass read dy from a texture. It is mostly one that the product with the weight itself also stages, so
+ * dy must be staged in one piece. It must also have many rows: a narrow model's product with the weight stages none, and the texture would take extra
+ * memory.
  */
 function staysWhole(gpu: Gpu, dy: Rows): boolean {
   const many = capacityOf(dy.rows)
@@ -151,7 +160,7 @@ function staysWhole(gpu: Gpu, dy: Rows): boolean {
 
 /**
  * dx (+)= alpha * (dy W + LoRA) of one part. `extra`: dxa, A.
- * @param together what dy is put together from, side by side in a texture, in place of `dy` (joint.ts)
+ * @param together what dy consists of, side by side in a texture, instead of `dy` (joint.ts)
  */
 export function backwardInput(
   gpu: Gpu,
@@ -184,7 +193,7 @@ export function backwardInput(
   const rowsFirst = part.rows * k * 2 > cachedBytes
   const source: Rows = { data: dy, rows, columns: part.rows, stride: part.width, column: part.column }
   const DY_TEX = Number(!!together || (k >= stagingColumns && part.rows % 8 === 0 && canStage(gpu, source)))
-  // Two groups of 4 n an iteration write a sum once for both, but are twice the code: with 32 rows only a Zen 4 gains.
+  // With two groups of 4 n per iteration, each sum is written once for both, but the code doubles: with 32 rows only a Zen 4 gains.
   const TURN = DY_TEX && (MT <= 24 || (WIDE && gpu.facts.cpu === 'zen4')) ? 2 : 1
   const blocks = DY_TEX ? heldOf(gpu, MT, 8) : { HELD: 0, ...apartOf(gpu, 8) }
   const variant = { LANES, WIDE, MT, BY4, DY_TEX, TURN, ...blocks, ...weightConstants(weight, part.slice, 2), ...flags }
@@ -193,7 +202,7 @@ export function backwardInput(
   const most = together ? panelsOf(gpu, rows).rows : DY_TEX ? stageRows(gpu, part.rows) : many
   for (let row0 = 0; row0 < many; row0 += most) {
     const count = within(rows, row0, most)
-    // The gradient of a weight that is trained whole goes before: it has dy in a texture.
+    // If the weight is trained, its gradient was computed before this and left dy in a texture.
     const held = together
       ? stagePanels(gpu, together, row0, count, 'dy')
       : DY_TEX
@@ -210,7 +219,10 @@ export function backwardInput(
   }
 }
 
-/** Column tiles of a product to the input, `across` of them with COLS columns a lane: whole ones, and one of half as many where no more are left, as of the 576 of SmolLM2. */
+/**
+ * Column tiles of the gradient of the input: `across` tiles with COLS columns per lane. All are whole, except that one of half the width is used
+ * where no more columns are left, as with SmolLM2's 576.
+ */
 function columnTiles(k: number, lanes: number): { COLS: number; first: number; across: number }[] {
   const [whole, left] = [Math.floor(k / (8 * lanes)), k % (8 * lanes)]
   const halved = left > 0 && left <= 4 * lanes
@@ -218,14 +230,14 @@ function columnTiles(k: number, lanes: number): { COLS: number; first: number; a
   return [tiles, { COLS: 4, first: whole * 8 * lanes, across: Number(halved) }].filter(({ across }) => across > 0)
 }
 
-/** Whether `backwardWeight` has both operands in textures: any number of columns of dy will do then, where a row of it has room for whole texels. */
+/** Whether `backwardWeight` reads both operands from textures. dy may then have any number of columns, if its rows have room for whole texels. */
 export function stagesWeight(gpu: Gpu, dy: Rows, x: Rows): boolean {
   return (
     dy.columns >= stagingColumns && x.columns >= stagingColumns && x.columns % 4 === 0 && canStage(gpu, dy) && canStage(gpu, x)
   )
 }
 
-/** dW (+)= alpha * dyᵀ x; widths, strides and columns are multiples of 4, but for dy's width where `stagesWeight`. */
+/** dW (+)= alpha * dyᵀ x. Widths, strides and columns are multiples of 4, except dy's width if `stagesWeight`. */
 export function backwardWeight(
   gpu: Gpu,
   dy: Rows,
@@ -240,7 +252,7 @@ export function backwardWeight(
     stagedBackwardWeight(gpu, [dy], x, dw, options)
     return
   }
-  // Lanes take the wider side: a LoRA factor has one of its sides as narrow as the rank.
+  // Lanes take the wider side: one side of a LoRA factor is only as wide as the rank.
   const TRANSPOSED = Number(k < 4 * LANES && n > k)
   const [a, b] = TRANSPOSED ? [x, dy] : [dy, x]
   const RT = a.columns <= 8 ? 8 : 16
@@ -254,8 +266,9 @@ export function backwardWeight(
 }
 
 /**
- * `backwardWeight` of operands in panels: up to 1,024 rows at once, and of them as many columns as there is room for, so that dW is read and written once for all of those.
- * @param dys one below the other in dW; where there are several, they have room together
+ * `backwardWeight` with operands in panels. Up to 1,024 rows are staged at once, and as many of their columns as there is room for, so that dW is
+ * read and written once for all of them.
+ * @param dys one below the other in dW; several of them have room together
  */
 export function stagedBackwardWeight(
   gpu: Gpu,
@@ -266,8 +279,8 @@ export function stagedBackwardWeight(
 ): void {
   const { LANES, WIDE } = cpuLanes(gpu)
   const held = heldOf(gpu, 64, 4)
-  // Eight rows a turn are 2,048 multiply-adds of code: more than most CPUs' caches of instructions hold beside what another tenant of the core has there. A Zen 4 gains by them
-  // where vectors have 512 bits and what is broadcast is an operand on the stack.
+  // Eight rows per iteration are 2,048 multiply-adds of code, more than the instruction caches of most CPUs hold beside what another tenant of the
+  // core has there. A Zen 4 gains from them with 512-bit vectors if the operand that is broadcast lies on the stack.
   const TURN = gpu.facts.cpu === 'zen4' && WIDE && held.HELD ? 8 : 4
   const [{ rows }] = dys
   const room = panelsOf(gpu, rows)
@@ -296,7 +309,7 @@ export function stagedBackwardWeight(
   }
 }
 
-/** `source` in parts of at most so many columns. */
+/** `source` in parts of at most this many columns. */
 function columnsOf(source: Rows, most: number): Rows[] {
   const parts: Rows[] = []
   const { columns, stride = columns, column = 0 } = source

@@ -1,4 +1,4 @@
-// Part of few_turns.wgsl: prefetches the K-block that begins with step `next` into registers.
+// Part of few_turns.wgsl: prefetches into registers the K-block that begins with step `next`.
     let asked = min(next / 4u + own_step, last_step);
     gain = gain_of(4u * asked);
 #for s in 0..A_ROUNDS

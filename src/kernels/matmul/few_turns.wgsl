@@ -1,9 +1,11 @@
-// The K loop of a register tile of few rows (tile.wgsl, group_tile.wgsl), FORM_NT and VEC: as tile_turns.wgsl, with its order of the sum, for products with few workgroups, which wait for
-// their weights. A thread accumulates RR rows x RC columns; both operands lie in workgroup memory along K, rows padded by a vector, so that neighbouring columns have no bank conflicts.
-// The bound is what workgroup memory hands to registers, 128 bytes a cycle also where threads read the same (bench/LOG.md, "On an H200"): 4 (RR + RC) bytes for RR x RC multiply-adds, so
-// a thread has several of both, as far as there are threads enough. At the end threads exchange their sums, and each has four columns of RM rows: acc_r_0, at row_from and column_from of
-// the tile.
-// VECTORS: vectors along K that a thread reads of its rows and columns before it multiplies them, so that it waits for workgroup memory's latency once.
+// The K loop of a register tile of few rows (tile.wgsl, group_tile.wgsl), FORM_NT and VEC: like tile_turns.wgsl and with its order of the sum, but
+// for products with few workgroups, which wait for their weights.
+// A thread accumulates RR rows x RC columns. Both operands lie in workgroup memory along K, with rows padded by a vector so that neighbouring columns
+// have no bank conflicts. The limit is what workgroup memory delivers to registers: 128 bytes per cycle, even if threads read the same (bench/LOG.md,
+// "On an H200"). RR x RC multiply-adds read 4 (RR + RC) bytes, so a thread has several rows and columns as long as there are enough threads.
+// At the end threads exchange their sums, and each has four columns of RM rows: acc_r_0, at row_from and column_from of the tile.
+// VECTORS: number of vectors along K that a thread reads of its rows and columns before it multiplies them, so that it waits only once for workgroup
+// memory's latency.
   let tx = id % $(TN/RC)u;
   let ty = id / $(TN/RC)u;
 #for r in 0..RR
@@ -12,7 +14,7 @@
 #end
 #end
 #include "depth_ends.wgsl"
-  // All vectors that a thread stages of a K-block are of the same four steps. Past the last step x is zero, and W is what the clamped index has.
+  // All vectors that a thread stages of a K-block belong to the same four steps. Past the last step, x is zero and W is what the clamped index finds.
   let own_step = id % $(KT/4)u;
   let last_step = end / 4u - 1u;
 #for s in 0..A_ROUNDS
@@ -32,8 +34,8 @@
 #end
   let next = begin;
 #include "few_loads.wgsl"
-  // The next K-block is prefetched before the multiplications of this one, which hide the latency. It is kept in variables of the loop: a driver may sink a load whose value has one use to
-  // that use, behind the multiplications.
+  // The next K-block is prefetched before the multiplications of this one, which hide the latency. It is kept in variables of the loop: if a loaded
+  // value has only one use, a driver may move the load down to that use, behind the multiplications.
   for (var t0 = begin; t0 < last; t0 += $(KT)u) {
     var quads = whole_quads(end - min(t0, end));
     if (t0 < low_begin) {
@@ -47,7 +49,7 @@
     }
 #if LORA
     if (t0 >= low_begin) {
-      quads = whole_quads(last - t0); // behind the rank, zeros
+      quads = whole_quads(last - t0); // past the rank: zeros
       for (var e = id; e < quads * $(TM)u; e += THREADS) {
         let r = t0 - low_begin + e % quads * 4u;
         let i = i0 + e / quads;
@@ -93,7 +95,7 @@
 #let ITEMS = TM*TN/4/RM
 #let IDLE = THREADS-ITEMS
 #if IDLE
-  // Threads left over have rows past the end, which are not stored.
+  // Surplus threads have rows past the end, which are not stored.
   let item = min(id, $(ITEMS-1)u);
   let row_from = item / $(TN/4)u * $(RM)u + select(0u, 0x40000000u, id > item);
 #else

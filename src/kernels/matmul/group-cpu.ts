@@ -1,4 +1,4 @@
-/** Groups of projections on CPU drivers: group_cpu.wgsl over weights that lie in one texture. */
+/** Groups of projections on CPU drivers: group_cpu.wgsl with weights that lie in one texture. */
 import { fileURLToPath } from 'node:url'
 import { rangeOf, type Binding, type Gpu } from '../../gpu/gpu.ts'
 import { capacityOf, groupsOf, map, within, type Count } from '../../gpu/size.ts'
@@ -11,7 +11,10 @@ import { canStage, stage, stageRows, type Rows } from './stage.ts'
 
 const path = fileURLToPath(new URL('group_cpu.wgsl', import.meta.url))
 
-/** Runs a group of three members, or of two that are gated: one output, or with what is multiplied three. The xa of each lies in a buffer of its own. */
+/**
+ * Runs a group of three members, or a gated group of two, which has one output, or three if gate and up are kept. The xa of each member has its own
+ * buffer.
+ */
 export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary, gate }: GroupCall): void {
   const [{ weight, bias, b }] = members
   const [slice] = weight.slices
@@ -21,14 +24,14 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary, gate }: Grou
   const columns = widths.reduce((sum, n) => sum + n, 0)
   const GATED = Number(members.length === 2)
   const many = capacityOf(rows)
-  // The kernel for one or two rows does not ask how many there are.
+  // The kernel for one or two rows does not check how many there are.
   const FEW = Number(many <= 2 && typeof rows === 'number')
-  // A gate's workgroup has as many columns of both members.
+  // A workgroup of a gated group has the same number of columns of both members.
   const inTextures = GATED ? {} : kvConstants(ys[1])
-  // For caches in textures a lane, or two neighbours, must have whole texels of both halves of a head.
+  // With caches in textures, a lane or two neighbouring lanes must have whole texels of both halves of a head.
   const fewest = 'KV_FOLD' in inTextures ? 4 : 32 / LANES
-  // A multiple of four columns a lane, so that stores are vec4. Not on AMD's CPUs, which gain more by the width that fits best, unless multiply-adds are not fused and there are both a gate and
-  // LoRA, whose work for each tile takes what that gains.
+  // A multiple of four columns per lane, so that stores are vec4. Not on AMD's CPUs, which gain more from the width that fits best, unless
+  // multiply-adds are not fused and there are both a gate and LoRA, whose work per tile takes away that gain.
   const asFits = gpu.facts.cpu !== 'other' && (gpu.facts.fused || !GATED || !lora)
   const inFours = 'KV_FOLD' in inTextures || (!asFits && (!!GATED || !!rotary))
   const found = FEW ? { MT: many, NT: fewest } : forwardTile(gpu, many, GATED ? columns : widths, inFours)

@@ -1,4 +1,4 @@
-/** Groups of projections on the register tile of GPUs, and LoRA's first product of a group. */
+/** Groups of projections on the register tile of GPUs, and the first LoRA product of a group. */
 import { fileURLToPath } from 'node:url'
 import { rangeOf, type Binding, type BufferRange, type Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
@@ -16,7 +16,10 @@ import type { Tile } from './tiles.ts'
 
 const path = fileURLToPath(new URL('group_tile.wgsl', import.meta.url))
 
-/** The variant of a group's kernel: its epilogues, and its norm as a prologue (norm_rows.wgsl, with so many threads), where a row gets the lanes that rms_norm.wgsl gives it. */
+/**
+ * The variant of a group's kernel: its epilogues, and its norm as a prologue (norm_rows.wgsl, with `ofThreads` threads), which gives a row the same
+ * lanes as rms_norm.wgsl.
+ */
 export function variantOf(gpu: Gpu, call: Omit<GroupCall, 'x'>, tileRows: number, ofThreads: number): Constants {
   const { rows, members, ys, lora, norm, rotary, gate } = call
   const GATED = Number(ys.length === 1 && members.length > 0)
@@ -24,7 +27,7 @@ export function variantOf(gpu: Gpu, call: Omit<GroupCall, 'x'>, tileRows: number
   const flags = { ...paired, GELU: Number(gate === 'gelu'), LORA: Number(!!lora), BIAS: Number(!!members[0]?.bias) }
   if (!norm) return { ...flags, OUTPUTS: ys.length, NORM: 0 }
   const { LANES, SUBGROUP } = lanes(gpu)
-  // Two variants at most: one pass, where each row has lanes of its own at once, or as many as a whole tile takes.
+  // Two variants at most: one round, if all rows have lanes of their own at the same time, or as many rounds as a whole tile takes.
   const atOnce = ofThreads / LANES
   const NORM_ROUNDS = capacityOf(rows) <= atOnce ? 1 : Math.ceil(tileRows / atOnce)
   const NORM_AHEAD = Math.ceil(16 / NORM_ROUNDS)
@@ -39,7 +42,7 @@ export function variantOf(gpu: Gpu, call: Omit<GroupCall, 'x'>, tileRows: number
   return { ...flags, OUTPUTS: ys.length, NORM: 1, ...lanesOfRows }
 }
 
-/** Params: where the members' parts of `bank` and of the biases begin, how far apart their xa are, and how many entries of `places` a row has. */
+/** Parameters: where the members' parts of `bank` and of the biases begin, how far apart their xa are, and how many entries of `places` a row has. */
 export function placesOf({ members, lora, rotary }: GroupCall): Record<string, number> {
   const params: Record<string, number> = { rank: lora?.rank ?? 0, xa_stride: 0, per_row: rotary?.perRow ?? 0 }
   if (lora) params.xa_stride = (rangeOf(lora.xa[1]).offset - rangeOf(lora.xa[0]).offset) / 4
@@ -62,15 +65,15 @@ export function bindingsOf(x: Binding, { members: [{ weight, bias, b }], ys, lor
   return [x, w, ...ys, ...more, ...ws]
 }
 
-/** Workgroups across: a gated one has as many columns of both members. */
+/** Workgroups across. In a gated group each has the same number of columns of both members. */
 export function acrossOf({ members, ys }: GroupCall, columns: number): number {
   if (ys.length === 1) return Math.ceil(members[0].weight.rows / (columns / 2))
   return members.reduce((sum, { weight }) => sum + Math.ceil(weight.rows / columns), 0)
 }
 
 /**
- * The constants of a tile in a group. PART: neighbouring columns that are split between the two of a pair: 4 where a thread has 4 neighbouring columns; else all of the tile, as a thread's 8
- * are 4 of each half of it.
+ * The constants of a tile in a group. PART: neighbouring columns that are divided between the two members of a pair. 4 if a thread has 4 neighbouring
+ * columns, else the whole tile, as 4 of a thread's 8 columns are in each half of it.
  */
 function shapeOf(gpu: Gpu, tile: Tile, inFours: boolean): Constants {
   const shape = tileConstants(gpu, tile)
@@ -92,7 +95,7 @@ export function run(gpu: Gpu, call: GroupCall): void {
   gpu.dispatch(kernel, bindingsOf(call.x, call), params, [acrossOf(call, tile.columns), groupsOf(rows, tile.rows)])
 }
 
-/** Values between the beginnings of two xa of a group: rounded up, so that each can be bound by itself. */
+/** Distance in values between the starts of two xa of a group, rounded up so that each can be bound separately. */
 export const downStride = (rows: Count, rank: number): number => Math.ceil((capacityOf(rows) * rank) / 64) * 64
 
 /** The xa of `count` members in one buffer of `count * downStride(rows, rank)` values. */
@@ -101,23 +104,23 @@ export function downRanges(buffer: GpuBuffer, rows: Count, rank: number, count: 
   return Array.from({ length: count }, (_, s) => ({ buffer, offset: s * bytes, bytes }))
 }
 
-/** Whether `groupDown` has the bits of a matmul for each of these. */
+/** Whether `groupDown` gives the bits of a separate matmul for each of these matrices. */
 export function takesDown(gpu: Gpu, k: number, matrices: BufferRange[]): boolean {
   return !takesCpu(gpu, k) && matrices.length > 1 && matrices.every(({ buffer }) => buffer === matrices[0].buffer)
 }
 
-/** Whether rows of K, and where matrices begin, are whole vectors of four. */
+/** Whether the rows and starts of matrices with K columns are aligned to vec4. */
 const areInFours = (k: number, matrices: BufferRange[]): boolean =>
   k % 4 === 0 && matrices.every(({ offset }) => offset % 16 === 0)
 
-/** Whether `groupDown` is thin.ts's, which leaves x normalised and in f16 besides. */
+/** Whether `groupDown` uses the kernel of thin.ts, which can also write x normalised and in f16. */
 export const takesThinDown = (gpu: Gpu, k: number, matrices: BufferRange[]): boolean =>
   takesThin(gpu, k) && areInFours(k, matrices)
 
 /**
  * LoRA's first product of two or three members on GPUs, in one dispatch: scale_s * x A_sᵀ, with the bits of `linear`.
- * @param x (rows, K) @param parts A_s (rank, K), all in one bank @param xa as of `downRanges`
- * @param more as of `thinForward`; `norm` and `half` where `takesThinDown`
+ * @param x (rows, K) @param parts A_s (rank, K), all in one bank @param xa as from `downRanges`
+ * @param more as for `thinForward`; `norm` and `half` only if `takesThinDown`
  */
 export function groupDown(
   gpu: Gpu,

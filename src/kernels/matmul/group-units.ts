@@ -17,7 +17,7 @@ export function takesUnitsGroup(gpu: Gpu, weight: Weight): boolean {
   return takesUnits(gpu, weight, whole, weight.columns, 0)
 }
 
-/** Whether fragments are so narrow that a subgroup's columns are halved between gate and up, or the halves of heads. */
+/** Whether fragments are so narrow that each subgroup's columns are divided between gate and up, or between the halves of heads. */
 export const halves = (gpu: Gpu): boolean => matrixUnitOf(gpu)!.n <= 16
 
 /** Runs a group. */

@@ -1,7 +1,7 @@
 /**
- * Projections of one input in one dispatch: q, k and v, and gate and up with the product that follows them. Each output has the bits of its own `linear`, on
- * every tier: CPU drivers (group_cpu.wgsl), the register tile (group_tile.wgsl), matrix units (group_units.wgsl). On GPUs LoRA's first product and RMSNorm of
- * the input go along too.
+ * Projections of one input in one dispatch: q, k and v; or gate and up together with the product that follows them. Each output has the bits of its
+ * own `linear` on every tier: CPU drivers (group_cpu.wgsl), the register tile (group_tile.wgsl) and matrix units (group_units.wgsl). On GPUs, LoRA's
+ * first product and RMSNorm of the input can be part of the dispatch.
  */
 import { rangeOf, type Binding, type BufferRange, type Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
@@ -16,14 +16,14 @@ import * as cpu from './group-cpu.ts'
 import * as tile from './group-tile.ts'
 import * as units from './group-units.ts'
 
-/** One projection of a group: a weight of `allocateTogether`, with the bias and B (N, rank) of an adapter where it has them. */
+/** One projection of a group: a weight of `allocateTogether`, its bias if it has one, and B (N, rank) if there is an adapter. */
 export interface GroupMember {
   weight: Weight
   bias?: GpuBuffer | BufferRange
   b?: BufferRange
 }
 
-/** Scaled x A of each member, (rows, rank): in buffers of their own on CPU drivers, else in one as of `downRanges`. */
+/** Scaled x A of each member, (rows, rank): on CPU drivers in separate buffers, else in one buffer as from `downRanges`. */
 export interface GroupLora {
   xa: (GpuBuffer | BufferRange)[]
   rank: number
@@ -36,8 +36,8 @@ export interface InputNorm {
 }
 
 /**
- * RoPE of q and k by the kernel of q, k and v: `table` (positions, headDim / 2) of (cos, sin). Of `places`, `perRow` vec2u a row:
- * - 1: (rows) cache row and position. The outputs of k, turned, and v are then caches (cache rows, N_s), on CPU drivers in textures as of `kvTextures` too.
+ * RoPE of q and k in the kernel that computes q, k and v. `table` (positions, headDim / 2) holds (cos, sin). `places` has `perRow` vec2u per row:
+ * - 1: (cache row, position). The outputs k, rotated, and v are then caches (cache rows, N_s), on CPU drivers possibly textures from `kvTextures`.
  * - 2: `info` of attention, of which only the position is read. The outputs are rows like those of q.
  */
 export interface GroupRotary {
@@ -47,28 +47,31 @@ export interface GroupRotary {
   headDim: number
 }
 
-/** A group as the tiers take it: of one output where it is gated, and on CPU drivers of three where what is multiplied is kept. */
+/** A group as the tiers take it. A gated group has one output, or on CPU drivers three if gate and up are kept. */
 export interface GroupCall {
   x: GpuBuffer
   rows: Count
   members: GroupMember[]
   ys: CacheData[]
   lora?: GroupLora
-  /** What the members multiply in f16, (rows, K), where LoRA's first products or a norm have left it for matrix units (`takesHalf`). */
+  /** The members' input in f16, (rows, K), if LoRA's first products or a norm wrote it for matrix units (`takesHalf`). */
   half?: GpuBuffer
   norm?: InputNorm
   rotary?: GroupRotary
-  /** Of each member, where they are read in place of its values: on the register tile. */
+  /** Quantised blocks of each member, if they are read instead of its values: only on the register tile. */
   blocks?: WeightBlocks[]
-  /** Of the first of a gated pair. Default: silu. */
+  /** Activation of the first member of a gated pair. Default: silu. */
   gate?: Gate
-  /** What a gated pair gives is in f16, as products on matrix units read it (`takesHalf`): where it runs on them. */
+  /** Whether a gated pair on matrix units gives its output in f16, as products there read it (`takesHalf`). */
   narrow?: boolean
 }
 
 export type GroupTier = 'cpu' | 'tile' | 'units'
 
-/** Which kernel does these in one dispatch: their weights lie in one storage, their biases in one buffer, their B in one bank. Undefined where none does. */
+/**
+ * The kernel that computes these projections in one dispatch: their weights must lie in one storage, their biases in one buffer and their B in one
+ * bank. Undefined if there is none.
+ */
 export function groupTier(gpu: Gpu, members: GroupMember[], gated: boolean): GroupTier | undefined {
   const [{ weight, bias, b }] = members
   const [slice] = weight.slices
@@ -82,17 +85,17 @@ export function groupTier(gpu: Gpu, members: GroupMember[], gated: boolean): Gro
   if (slice.texture) return takesCpu(gpu, weight.columns) && (gated || members.length === 3) ? 'cpu' : undefined
   const by = members.map((m) => units.takesUnitsGroup(gpu, m.weight))
   if (by.every((takes) => takes)) return gated && !units.halves(gpu) ? undefined : 'units'
-  // As a matmul of its own each would run on CPU kernels, or some of them on matrix units.
+  // As separate matmuls, each would run on CPU kernels, or some of them on matrix units.
   return takesCpu(gpu, weight.columns) || by.some((takes) => takes) ? undefined : 'tile'
 }
 
-/** Rows up to which a group normalises its input itself. */
+/** Up to this many rows, a group normalises its input itself. */
 export const normRows = 32
 
 /**
- * Whether a group does RMSNorm of its input as a prologue. Every column tile repeats it for its rows, so only where the rows are one tile of the lowest kind: x, read once more, is then at
- * most as many bytes as the tile's weights, and a multiply-add of the norm's sum stands beside 32 and more of the projection. It changes no bit. Matrix units
- * read x in f16, normalised already.
+ * Whether a group applies RMSNorm to its input as a prologue. Every column tile repeats it for its rows, so it is done only if the rows fit the
+ * lowest kind of tile: x, which is read once more, then has at most as many bytes as the tile's weights, and there is one multiply-add of the norm's
+ * sum for 32 or more of the projection. It changes no bit. Not on matrix units, which read x in f16, already normalised.
  */
 export function takesNorm(
   gpu: Gpu,
@@ -105,13 +108,13 @@ export function takesNorm(
   return tier === 'tile' && capacityOf(rows) <= normRows && buffers <= gpu.facts.limits.maxStorageBuffers
 }
 
-/** Storage buffers that a group's kernel binds on GPUs, at the least. */
+/** The fewest storage buffers that a group's kernel binds on GPUs. */
 const buffersOf = (members: GroupMember[], gated: boolean): number =>
   2 + (gated ? 1 : members.length) + (members[0].b ? 2 : 0) + (members[0].bias ? 1 : 0)
 
 /**
- * Whether a group's kernel turns q and k too, and writes k and v into a cache of float32. Both halves of a head must be whole columns of one invocation: vectors of
- * 8 on CPU drivers, fragments of matrix units; and angles and places must be bound besides.
+ * Whether a group's kernel also rotates q and k, and writes k and v into a float32 cache. One invocation must hold both halves of a head in whole
+ * columns (vectors of 8 on CPU drivers, fragments on matrix units), and the GPU adapter must bind the angles and places too.
  */
 export function takesRotary(gpu: Gpu, tier: GroupTier, members: GroupMember[], headDim: number): boolean {
   if (members.length !== 3 || members.some(({ weight }) => weight.rows % headDim !== 0)) return false
@@ -120,9 +123,9 @@ export function takesRotary(gpu: Gpu, tier: GroupTier, members: GroupMember[], h
 }
 
 /**
- * y_s = x W_sᵀ + xa_s B_sᵀ + bias_s for three members, on GPUs also for two; where `groupTier` has one for them.
- * @param x (rows, K) @param ys (rows, N_s) each @param norm of x, where `takesNorm` @param rotary where `takesRotary`
- * @param half as of `GroupCall`; x is not read then
+ * y_s = x W_sᵀ + xa_s B_sᵀ + bias_s for three members, on GPUs also for two, if `groupTier` has a kernel for them.
+ * @param x (rows, K) @param ys (rows, N_s) each @param norm of x, if `takesNorm` @param rotary if `takesRotary`
+ * @param half as in `GroupCall`; x is not read then
  */
 export function linearGroup(
   gpu: Gpu,
@@ -137,8 +140,8 @@ export function linearGroup(
 }
 
 /**
- * y = silu(g) * u, or gelu(g) * u, where g and u are x W_sᵀ + xa_s B_sᵀ + bias_s of two members of one width. Parameters as of `linearGroup`.
- * @param options.kept get g and u, which a backward pass reads: on CPU drivers alone @param options.narrow as of `GroupCall`
+ * y = silu(g) * u, or gelu(g) * u, where g and u are x W_sᵀ + xa_s B_sᵀ + bias_s of two members of the same width. Parameters as for `linearGroup`.
+ * @param options.kept receive g and u for the backward pass: on CPU drivers only @param options.narrow as in `GroupCall`
  */
 export function linearGated(
   gpu: Gpu,
@@ -153,7 +156,10 @@ export function linearGated(
   run(gpu, { x, rows, members, ys: [y, ...kept], lora, ...more }, groupTier(gpu, members, true))
 }
 
-/** The members' blocks where the group reads those: all of one format, which the kernel is made for, and the adapter binds each. */
+/**
+ * The members' blocks if the group reads them: all must have one format, for which the kernel is specialised, and the GPU adapter must bind each of
+ * them.
+ */
 function blocksOf(gpu: Gpu, { members, ys, rows, norm, rotary }: GroupCall): WeightBlocks[] | undefined {
   const columns = members.reduce((sum, { weight }) => sum + weight.rows, 0)
   const blocks = members.flatMap(({ weight }) => weight.blocks ?? [])

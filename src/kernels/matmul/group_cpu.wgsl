@@ -1,13 +1,16 @@
-// Projections of one input whose weights lie in one storage, in one dispatch, for CPU drivers with subgroups of LANES, 8 or 16:
+// Projections of one input in one dispatch, for CPU drivers with subgroups of LANES (8 or 16), with weights that lie in one storage:
 //   three of them (q, k, v): y_s[m,n] = sum_k x[m,k] W_s[n,k] (LORA: + sum_r xa_s[m,r] B_s[n,r]) (BIAS: + bias_s[n])
-//   GATED, two (gate, up): y_0[m,n] = silu(g[m,n]) * u[m,n], g and u as above; silu, or GELU, as in elementwise/silu_gate.wgsl; KEEP: y_1 = g and y_2 = u are stored too
-//   ROPE, three: y_0 and y_1 turned by the rows' positions, as by rope/rope.wgsl after it; with per_row 1 y_1 and y_2 are in cache rows, as after rope/rope_cache.wgsl
-// x (rows, K) float32, W_s (n_s, K) one after the other in the storage, B_s (n_s, rank) from vec4 b_s of the bank on, bias_s from value c_s of its buffer on,
-// xa_s (rows, rank), y_s (rows, n_s). K and rank are multiples of 8. X_TEX, ROWS_FIRST, row0 as in nt_cpu.wgsl.
-// A dispatch costs such a driver up to 30 us, and a narrow projection alone has too few workgroups for its threads. Each workgroup does what one of nt_cpu.wgsl
-// (FEW: of nt_few_cpu.wgsl, for one or two rows) does for its member s, with that order of the sum, so those bits; GATED, it owns SPAN * LANES columns of
-// both members, so that their product needs no pass of its own. VEC2, VEC4 as in nt_cpu.wgsl: of all n_s, with ROPE of the pairs that a lane has.
-// KV_FOLD: y_1 and y_2 are caches in textures (kv_place.wgsl), and VEC2 or VEC4 holds.
+//   GATED, two (gate, up): y_0[m,n] = silu(g[m,n]) * u[m,n], g and u as above; silu or GELU as in elementwise/silu_gate.wgsl; KEEP: y_1 = g and y_2 =
+//       u are stored too
+//   ROPE, three: y_0 and y_1 are rotated by the rows' positions, as rope/rope.wgsl would do afterwards; with per_row 1, y_1 and y_2 are in cache
+//       rows, as after rope/rope_cache.wgsl
+// x (rows, K) float32; W_s (n_s, K) one after the other in the storage; B_s (n_s, rank) from vec4 b_s of the bank on; bias_s from value c_s of its
+// buffer on; xa_s (rows, rank); y_s (rows, n_s). K and rank are multiples of 8. X_TEX, ROWS_FIRST and row0 are as in nt_cpu.wgsl.
+// A dispatch costs such a driver up to 30 us, and a narrow projection alone has too few workgroups for its threads. Each workgroup does for its
+// member s what a workgroup of nt_cpu.wgsl (FEW: of nt_few_cpu.wgsl, for one or two rows) does, in the same order, so with the same bits. With GATED
+// it owns SPAN * LANES columns of both members, so that their product needs no pass of its own.
+// VEC2 and VEC4 are as in nt_cpu.wgsl, for all n_s; with ROPE, for the pairs that a lane has. KV_FOLD: y_1 and y_2 are caches in textures
+// (kv_place.wgsl), and VEC2 or VEC4 holds.
 struct Params { row0: u32, rows: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32, per_row: u32 }
 #if X_TEX
 @group(0) @binding(0) var x: texture_storage_2d<rgba32float, read>;
@@ -43,7 +46,8 @@ struct Params { row0: u32, rows: u32, k: u32, rank: u32, w_fold: u32, w_texels: 
 @group(0) @binding(9) var<storage, read> bias: array<f32>;
 #endif
 #if ROPE
-// per_row 1: (cache row, position) of each row; 2: info as of attention/common.wgsl, which ends with the position. And (cos, sin) of (positions, HALF).
+// places: with per_row 1 (cache row, position) of each row; with 2 `info` as in attention/common.wgsl, which ends with the position. table: (cos,
+// sin), (positions, HALF).
 @group(0) @binding(10) var<storage, read> places: array<vec2u>;
 #if VEC4
 @group(0) @binding(11) var<storage, read> table: array<vec4f>;
@@ -89,7 +93,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let g1 = (p.n_0 + $(SPAN*LANES-1)u) / $(SPAN*LANES)u;
   let g2 = g1 + (p.n_1 + $(SPAN*LANES-1)u) / $(SPAN*LANES)u;
 #if KV_FOLD
-  // Alternately from both ends: each of the driver's threads gets one contiguous part of the workgroups, and the last ones, which store texels, take nearly twice as long.
+  // Alternate between both ends: each of the driver's threads gets one contiguous part of the workgroups, and the last workgroups, which store
+  // texels, take nearly twice as long.
   let last = g2 + (p.n_2 + $(SPAN*LANES-1)u) / $(SPAN*LANES)u - 1u;
   let tile = select(turn / 2u, last - turn / 2u, turn % 2u == 1u);
 #else
@@ -100,7 +105,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
   let n = pick(s, p.n_0, p.n_1, p.n_2);
 #if ROPE
-  // The upper half of a tile's columns lies HALF further in the same heads than the lower half: one invocation has both values of each RoPE pair.
+  // The upper half of a tile's columns lies HALF after the lower half in the same heads, so that one invocation has both values of each RoPE pair.
 #for j in 0..NT/2
   let pair$(j) = n0 / 2u + $(NT/2)u * lane + $(j)u;
   let turn_at$(j) = min(pair$(j), n / 2u - 1u) % HALF;
@@ -140,7 +145,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     var xa$(g)_$(i) = vec4f();
 #end
 #end
-    // In a loop for the reason that lora_b.wgsl has, and with != for the reason that it has too.
+    // A loop, and one that ends with !=, for the reasons given in lora_b.wgsl.
     for (var i = 0u; i != min($((2*MT+LANES-1)/LANES)u, p.k); i++) {
       var row = row0;
 #for i in 1..(2*MT+LANES-1)/LANES
@@ -154,7 +159,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #end
     }
-    // Where rows have different adapters, xa of these rows may be all 0 for this part of the rank: skipped then. One OR of bits, as subgroupAny would go through lanes and values.
+    // If rows have different adapters, xa of these rows may be all 0 for this part of the rank; it is then skipped. One OR of bits, as subgroupAny
+    // would go through lanes and values.
     var here = vec4u();
 #for g in 0..NT/SPAN
 #for i in 0..(2*MT+LANES-1)/LANES
@@ -191,7 +197,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let bias$(j) = bias[pick(s + $(j/SPAN)u, p.c_0, p.c_1, p.c_2) + col$(j%SPAN)];
 #end
 #endif
-  // One row an iteration: unrolled, stores were most of what the driver compiles (1.5 s of 4), and to select a row of the accumulators costs next to nothing.
+  // One row per iteration: unrolled, stores were most of what the driver compiled (1.5 s of 4), and selecting a row of the accumulators costs next to
+  // nothing.
   for (var row = m0; row < end; row++) {
 #for j in 0..NT
     var out_$(j) = acc_0_$(j);
@@ -234,7 +241,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       }
 #else
       if (s != 0u) {
-        // Two lanes have a texel of the lower half between them, and one of the upper half: each puts one.
+        // Two lanes together have one texel of the lower half and one of the upper half: each stores one of them.
         let lower_of_other = subgroupShuffle(pairs.lower, lane ^ 1u);
         let upper_of_other = subgroupShuffle(pairs.upper, lane ^ 1u);
         let odd = lane % 2u == 1u;
@@ -261,7 +268,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let gate_$(j) = out_$(j);
 #end
 #endif
-    // All gates before the first store: each is a dependency chain of some 100 cycles, and a store of 8 lanes is so much code that the next chain would not begin meanwhile.
+    // All gates before the first store. Each gate is a dependency chain of some 100 cycles, and a store of 8 lanes is so much code that the next
+    // chain would not begin meanwhile.
 #for j in 0..SPAN
     out_$(j) = out_$(j) / (1.0 + exp(-steep(out_$(j)))) * out_$(j+SPAN);
 #end

@@ -1,5 +1,6 @@
-// What group_tile.wgsl and group_units.wgsl share: the bindings of a group's outputs, biases, LoRA and RoPE, and which member a tile's columns are of. PART: neighbouring columns of a tile
-// that are split between the two of a pair (`shapeOf` in group-tile.ts; on matrix units a subgroup's columns). Y_F16 (GATED on matrix units): y in f16, as products there read it.
+// What group_tile.wgsl and group_units.wgsl share: the bindings of a group's outputs, biases, LoRA and RoPE, and which member a tile's columns belong
+// to. PART: neighbouring columns of a tile that are divided between the two of a pair (`shapeOf` in group-tile.ts; on matrix units, a subgroup's
+// columns). Y_F16 (GATED on matrix units): y is f16, as products there read it.
 #if GATED
 alias E = f32;
 #include "gelu.wgsl"
@@ -22,10 +23,12 @@ alias E = f32;
 #endif
 #endif
 #if ROPE
-// per_row 1: (cache row, position) of each row; 2: info as of attention/common.wgsl, which ends with the position. And (cos, sin) of (positions, HALF).
+// places: with per_row 1 (cache row, position) of each row; with 2 `info` as in attention/common.wgsl, which ends with the position. table: (cos,
+// sin), (positions, HALF).
 @group(0) @binding(11) var<storage, read> places: array<vec2u>;
 @group(0) @binding(12) var<storage, read> table: array<vec2f>;
-// Columns n and n + HALF of row i of member s (0: q, 1: k, 2: v) into its output; q and k are rotated with the formula of rope/rope.wgsl, so with its bits.
+// Writes columns n and n + HALF of row i of member s (0: q, 1: k, 2: v) to its output. q and k are rotated with the formula of rope/rope.wgsl, so
+// with its bits.
 fn finish_pair(s: u32, i: u32, n: u32, width: u32, a: f32, b: f32) {
   let place = places[i * p.per_row + p.per_row - 1u];
   let at = select(place.x, i, s == 0u || p.per_row == 2u) * width + n;
@@ -50,8 +53,8 @@ fn finish_pair(s: u32, i: u32, n: u32, width: u32, a: f32, b: f32) {
 @group(0) @binding(7) var<storage, read> bias: array<f32>;
 #endif
 #include "pick.wgsl"
-// What column j of a tile that begins with column n0 is: y the column of its member, x which of a GATED pair. PAIRED: of each PART columns the second half pairs with the first: GATED,
-// the same columns of the second member; ROPE, columns HALF further in the same heads.
+// Maps column j of a tile that begins with column n0 to (which member of a GATED pair, column of that member). PAIRED: of each PART columns, the
+// second half pairs with the first. With GATED it has the same columns of the second member; with ROPE, columns HALF further in the same heads.
 fn column_of(n0: u32, j: u32) -> vec2u {
 #if PAIRED
   let q = j % $(PART)u;

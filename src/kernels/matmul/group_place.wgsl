@@ -1,4 +1,4 @@
-// A workgroup's member s, its first column n0 in that member, and the member's `width`.
+// A workgroup's member s, the first column n0 that it has there, and the member's `width`.
 #if GATED
   let s = 0u;
   let n0 = group.x * $(TN/2)u;

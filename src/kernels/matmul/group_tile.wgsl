@@ -1,16 +1,20 @@
-// Projections of one input in one dispatch, for GPUs and for shapes that the CPU kernels do not take; x (rows, k), W_s (n_s, k) one after the other in one storage:
+// Projections of one input in one dispatch, for GPUs, and for shapes that the CPU kernels do not take. x (rows, k), W_s (n_s, k) one after the other
+// in one storage.
 //   three or two of them: y_s[m,n] = sum_k x[m,k] W_s[n,k] (LORA: + sum_r xa_s[m,r] B_s[n,r]) (BIAS: + bias_s[n])
-//   ROPE, three (q, k, v): y_0 and y_1 turned by the rows' positions, as by rope/rope.wgsl after it; with per_row 1 y_1 and y_2 are in cache rows, as after rope_cache.wgsl
-//   GATED, two (gate, up): y_0[m,n] = silu(g[m,n]) * u[m,n], g and u as above; silu, or GELU, as in elementwise/silu_gate.wgsl
-//   DOWN, LoRA's first product: y_s[m,r] = alpha_s sum_k x[m,k] A_s[r,k], (n, k) each, from value w_s of the bank on; STACKED: several adapters are stacked along
-//   A's rank (lora/stack.wgsl), and a row of adapter p keeps p's part alone, times scales[s per + p], and 0 for the rest, as after lora/select_rows.wgsl
-// B_s (n_s, rank) from value b_s of the bank on, bias_s from value c_s of its buffer on. The xa_s, which DOWN writes, lie in one buffer, from value s xa_stride on.
-// W_BLOCKS: each W_s is a GGUF's blocks of one format, in a storage of its own.
-// NORM: x is RMSNorm's input, normalised as it is loaded (norm_rows.wgsl).
-// Storage buffers: at most 8, 9 with NORM, BIAS and LORA, 2 more with ROPE (`takesNorm` and `takesRotary` ask what the adapter binds), and with W_BLOCKS one more for each member but the
-// first (`blocksOf`).
-// The register tile of tile.wgsl (tile_turns.wgsl) with its order of the sum, so its bits; VEC: k, and where matrices begin, are multiples of 4. GATED and ROPE, a thread owns as many
-// columns of both members, or of both halves of heads.
+//   ROPE, three (q, k, v): y_0 and y_1 are rotated by the rows' positions, as rope/rope.wgsl would do afterwards; with per_row 1, y_1 and y_2 are in
+//       cache rows, as after rope_cache.wgsl
+//   GATED, two (gate, up): y_0[m,n] = silu(g[m,n]) * u[m,n], g and u as above; silu or GELU as in elementwise/silu_gate.wgsl
+//   DOWN, LoRA's first product: y_s[m,r] = alpha_s sum_k x[m,k] A_s[r,k], A_s (n, k) from value w_s of the bank on. STACKED: several adapters are
+//       stacked along A's rank (lora/stack.wgsl); a row of adapter p keeps only p's part, times scales[s per + p], and 0 for the rest, as after
+//       lora/select_rows.wgsl
+// B_s (n_s, rank) from value b_s of the bank on, bias_s from value c_s of its buffer on. The xa_s, which DOWN writes, lie in one buffer, each from
+// value s xa_stride on.
+// W_BLOCKS: each W_s is given as blocks of one GGUF format, in a storage of its own. NORM: x is the input of RMSNorm and is normalised as it is
+// loaded (norm_rows.wgsl).
+// Storage buffers: at most 8, or 9 with NORM, BIAS and LORA; 2 more with ROPE (`takesNorm` and `takesRotary` ask what the adapter binds), and with
+// W_BLOCKS one more for each member but the first (`blocksOf`).
+// The register tile and order of the sum are those of tile.wgsl (tile_turns.wgsl), so the bits are too. VEC: k, and where matrices begin, are
+// multiples of 4. With GATED and ROPE, a thread owns the same number of columns of both members, or of both halves of heads.
 #if DOWN
 struct Params { rows: u32, k: u32, n: u32, w_0: u32, w_1: u32, w_2: u32, alpha_0: f32, alpha_1: f32, alpha_2: f32, xa_stride: u32, own: u32, width: u32, per: u32 }
 #else
@@ -56,7 +60,7 @@ fn x_value(index: u32) -> f32 { return a[index]; }
 #include "norm_rows.wgsl"
 #endif
 #include "tile_memory.wgsl"
-// This workgroup's member, its first column there, and that member's width.
+// This workgroup's member, the first column that it has there, and that member's width.
 var<private> own: vec3u;
 
 #if DOWN
@@ -119,7 +123,7 @@ fn b_value(j: u32, t: u32) -> f32 {
 }
 #endif
 #if LORA
-// GATED, the ranks of both members one after the other: low_b is 0 for the rank of the member that a column is not of.
+// With GATED, the ranks of both members follow each other: low_b is 0 for the rank of the other member.
 fn low_depth() -> u32 { return p.rank * $(1+GATED)u; }
 fn low_a(i: u32, r: u32) -> f32 {
   if (i >= p.rows || r >= low_depth()) { return 0.0; }

@@ -1,5 +1,5 @@
-// RoPE of q and k in group_cpu.wgsl: several pairs of neighbouring columns at once (Out: out.wgsl), as a store of a vector costs a CPU driver little more than one of a value. The formula
-// of rope/rope.wgsl, so its bits.
+// RoPE of q and k in group_cpu.wgsl, for several pairs of neighbouring columns at once (Out: out.wgsl), as storing a vector costs a CPU driver little
+// more than storing a value. The formula of rope/rope.wgsl, so its bits.
 alias E = Out;
 #include "angles.wgsl"
 struct Pairs { lower: Out, upper: Out }

@@ -1,14 +1,15 @@
-// Projections of one input in one dispatch on matrix units: what group_tile.wgsl computes (its names and places; not DOWN), as units.wgsl does, with that order of
-// the sum and so those bits. k is a multiple of 8; x (`a`, units_stage.wgsl) and W (Weight.f16) in f16, eight values a vec4u.
-// GATED, the first half of a subgroup's TN / SN columns are of the first member, the second half the same columns of the second; ROPE, the second half lies HALF further in the same
-// heads than the first.
+// Projections of one input in one dispatch on matrix units. It computes what group_tile.wgsl computes (same names and places; without DOWN), in the
+// way of units.wgsl, with that order of the sum and so those bits. k is a multiple of 8; x (`a`, units_stage.wgsl) and W (Weight.f16) are f16, eight
+// values per vec4u.
+// With GATED, the first half of a subgroup's TN / SN columns belongs to the first member, and the second half has the same columns of the second.
+// With ROPE, the second half lies HALF further in the same heads than the first.
 struct Params { rows: u32, k: u32, rank: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32, xa_stride: u32, per_row: u32, a_stride: u32 }
 @group(0) @binding(0) var<storage, read> a: array<vec4u>;
 @group(0) @binding(1) var<storage, read> b: array<vec4u>;
 #include "group_members.wgsl"
 #include "units_memory.wgsl"
 
-// This workgroup's member, its first column there, and that member's width.
+// This workgroup's member, the first column that it has there, and that member's width.
 var<private> own: vec3u;
 fn width_of(s: u32) -> u32 { return pick(s, p.n_0, p.n_1, p.n_2); }
 #if LORA
@@ -54,7 +55,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
     var b_$(e) = scratch[subgroup * $(FM*FN)u + lane + $(e*LANES)u];
 #end
 #endif
-    // Past the member's end a lane reads its last column, and stores nothing.
+    // Past the member's end, a lane reads the last column and stores nothing.
     let known = min(n, width - 1u);
 #if LORA
     let b_at = pick(s, p.b_0, p.b_1, p.b_2) + known * p.rank;

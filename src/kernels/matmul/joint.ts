@@ -1,7 +1,8 @@
 /**
- * Backward of several linear layers with one input as if they were one layer, for CPU drivers: the gradients of their outputs lie side by side in one texture (stage.ts)
- * and their weights one below the other in another, so that dX is one sum over all of them, and dW one dispatch where the weights' gradients are one range of a bank.
- * A dispatch less is some 50 us less for such a driver, and dx is not read and written again for each layer.
+ * Backward pass, on CPU drivers, of several linear layers with one input as if they were one layer. The gradients of their outputs lie side by side
+ * in one texture (stage.ts), and their weights one below the other in another. So dX is one sum over all of them, and dW is one dispatch if the
+ * weights' gradients are one range of a bank. Each dispatch saved is worth some 50 us on such a driver, and dx is not read and written again for each
+ * layer.
  */
 import { follows, rangeOf, type BufferRange, type Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
@@ -20,8 +21,8 @@ interface JointGradients {
 const columnsOf = (weights: Weight[]): number => weights.reduce((sum, { rows }) => sum + rows, 0)
 
 /**
- * Whether layers go back together: weights of `allocateTogether` in a texture, in whole panels, with no more columns than are staged of the most rows. It depends on the
- * shapes alone, as dX has other bits than of one layer after the other.
+ * Whether these layers' backward passes are joined: weights of `allocateTogether` in a texture, in whole panels, with no more columns than can be
+ * staged with the most rows. It depends on shapes alone, as the bits of dX differ from those of one layer after the other.
  */
 export function takesJoint(gpu: Gpu, weights: Weight[]): boolean {
   const [{ columns: k, slices, blocks }] = weights
@@ -35,7 +36,7 @@ function operands({ dys, rows, weights }: JointGradients): Rows[] {
   return weights.map((weight, i) => ({ data: dys[i], rows, columns: weight.rows }))
 }
 
-/** dx (+)= the sum of dy_i W_i, (rows, K); where `takesJoint`. */
+/** dx (+)= the sum of dy_i W_i, (rows, K). Only if `takesJoint`. */
 export function jointBackwardInput(gpu: Gpu, gradients: JointGradients, dx: GpuBuffer, accumulate: boolean): void {
   const { dys, rows, weights } = gradients
   const [weight] = weights
@@ -45,7 +46,7 @@ export function jointBackwardInput(gpu: Gpu, gradients: JointGradients, dx: GpuB
   backwardInput(gpu, dys[0], rows, weight, dx, part, options, operands(gradients))
 }
 
-/** dW_i += dy_iᵀ x; x (rows, K); where `takesJoint`. `dws` (N_i, K) in one dispatch, where each begins where the one before it ends. */
+/** dW_i += dy_iᵀ x, with x (rows, K). Only if `takesJoint`. One dispatch for all `dws` (N_i, K) if each begins where the one before it ends. */
 export function jointBackwardWeight(gpu: Gpu, gradients: JointGradients, x: GpuBuffer, dws: (GpuBuffer | BufferRange)[]): void {
   const { rows, weights } = gradients
   const ofX: Rows = { data: x, rows, columns: weights[0].columns }

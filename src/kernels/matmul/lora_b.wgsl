@@ -1,6 +1,7 @@
-// Loads LoRA's B for the NT columns of a lane and 8 of the rank: from vec4 b_at0, b_at1, .. of the bank on into b0_0 and b0_1, .. of each column.
-// In a loop, as a load of a storage buffer is 2 KB of code on this driver (attention/across.wgsl), which each workgroup runs once: unrolled they are as large as the
-// instruction cache, and fetching them anew took 5 us a workgroup of 20 (bench/LOG.md). With < in place of != the compiler would know the number of iterations, and unroll.
+// Loads LoRA's B for the NT columns of a lane and 8 of the rank: from vec4 b_at0, b_at1, .. of the bank on, into b0_0 and b0_1, .. of each column.
+// A loop, as a load from a storage buffer is 2 KB of code on this driver (attention/across.wgsl), which each workgroup runs once: unrolled, the loads
+// are as large as the instruction cache, and fetching them again took 5 us of a workgroup's 20 (bench/LOG.md). With < instead of !=, the compiler
+// would know the number of iterations and unroll.
 #for j in 0..NT
     var b$(j)_0 = vec4f();
     var b$(j)_1 = vec4f();

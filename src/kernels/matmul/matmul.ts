@@ -1,7 +1,8 @@
 /**
- * The three products of a linear layer behind one name each. Which kernel runs is chosen here, from the adapter's facts and the shapes: matrix units
- * where a run asks for them (units.ts), the kernels for CPU drivers with subgroups of 8 or 16 (cpu.ts), on GPUs LoRA's own for its thin products (lora/thin.ts),
- * else the register tile (tile.ts). Sums run over the same index in the same order for any number of rows, so a token's numbers do not depend on its batch.
+ * The three products of a linear layer: forward, gradient of the input, gradient of the weight. Each function chooses its kernel from the GPU adapter
+ * and the shapes: matrix units if a run asks for them (units.ts), kernels for CPU drivers with subgroups of 8 or 16 (cpu.ts), on GPUs LoRA's own
+ * kernels for its thin products (lora/thin.ts), otherwise the register tile (tile.ts). Sums run over the same index in the same order for any number
+ * of rows, so a token's numbers do not depend on its batch.
  */
 import { fileURLToPath } from 'node:url'
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
@@ -19,7 +20,7 @@ import * as units from './units.ts'
 
 const addPath = fileURLToPath(new URL('add_parts.wgsl', import.meta.url))
 
-/** A low-rank addition: `x` (rows, rank) is already multiplied by one of the two matrices, `matrix` is the other. */
+/** A low-rank addition. `x` (rows, rank) is already multiplied by one of the two LoRA matrices; `matrix` is the other. */
 interface LowRank {
   x: GpuBuffer | BufferRange
   matrix: GpuBuffer | BufferRange
@@ -32,11 +33,11 @@ interface LinearOptions {
   lora?: LowRank
   bias?: GpuBuffer | BufferRange
   residual?: GpuBuffer
-  /** x in f16, (rows, K), where a kernel before has left it: products on matrix units read that (`takesHalf` of units.ts). */
+  /** x in f16, (rows, K), if an earlier kernel wrote it; products on matrix units read it (`takesHalf` in units.ts). */
   half?: GpuBuffer
-  /** Gets x in f16, (rows, K), where the product is LoRA's thin one (`takesThinForward`). */
+  /** Receives x in f16, (rows, K), if the product is LoRA's thin one (`takesThinForward`). */
   leaves?: GpuBuffer
-  /** Only these rows of the weight, the bias and lora.matrix; y and residual then have as many columns. */
+  /** Only these rows of the weight, the bias and lora.matrix; y and residual then have this many columns. */
   slice?: { row: number; rows: number }
 }
 
@@ -60,7 +61,10 @@ export function linear(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bin
   }
 }
 
-/** Rows `wanted` of a weight: its blocks where the product reads those, else its slices, which have its values. @param columns of the product */
+/**
+ * Rows `wanted` of a weight: its quantised blocks if the product reads those, otherwise its slices, with values widened from blocks where necessary.
+ * @param columns of the product
+ */
 function partsOf(gpu: Gpu, weight: Weight, rows: Count, columns: number, wanted: { row: number; rows: number }): Part[] {
   const width = wanted.rows
   if (wanted.row % 4 === 0 && width % 4 === 0 && readsBlocks(gpu, weight, rows, columns))
@@ -111,20 +115,22 @@ export function linearBackwardInput(
 }
 
 /**
- * Terms from which on a sum to the input is made in parts of an eighth, each added to dx as a whole: one running sum over a vocabulary of 49,152 is 25 times as
- * far from the truth as one in parts. (And a part of W that all rows share stays in a CPU's cache.)
+ * A sum for the gradient of the input over more terms than this is split into parts of an eighth of it (2,048 terms), each summed separately and then
+ * added to dx. With one running sum over a vocabulary of 49,152, the rounding error is 25 times as large. (Also, the part of W that all rows share
+ * stays in a CPU's cache.)
  */
 const longSum = 16_384
 
 /**
- * Split-K: rows up to which a product to the input has too few tiles for a GPU (the head's chunks), and bytes of partial products that are made before they are added up:
- * 512 tiles of 64 x 64.
+ * Limits of split-K: up to this many rows (the head's chunks), a gradient of the input has too few tiles to fill a GPU; and partial products take at
+ * most this many bytes at once (512 tiles of 64 x 64).
  */
 const fewRows = 512
 const productBytes = 8 * 2 ** 20
 
 /**
- * dx (+)= alpha * dy W of a part by split-K: workgroups of their own sum `most` terms each, and these partial products are added up in order, with the bits of adding one after the other.
+ * dx (+)= alpha * dy W of a part by split-K: separate workgroups sum `most` terms each, and the partial products are then added in order. The bits
+ * are those of adding one part after the other.
  */
 function sideBySide(
   gpu: Gpu,
@@ -179,7 +185,7 @@ export function linearBackwardWeight(
   const ofX = { data: x, rows, columns: k }
   const aligned = k % 4 === 0 && dyStride % 4 === 0 && dyColumn % 4 === 0
   const onCpu = cpuLanes(gpu).LANES > 0 && aligned
-  // The fast kernels take four rows of dW at a time, but for staged operands; what is left goes by itself.
+  // Except with staged operands, the fast kernels take four rows of dW at a time; the last n % 4 rows are a product of their own.
   const whole = n % 4 === 0 || (onCpu && cpu.stagesWeight(gpu, ofDy, ofX))
   if (!whole && n > 4) {
     const fours = n - (n % 4)

@@ -1,13 +1,15 @@
-// Backward of a linear layer to its input, for CPU drivers with subgroups of LANES, 8 or 16: dx[m,k] = alpha * sum_n dy[m,n] W[n,k]
+// Gradient of a linear layer's input, for CPU drivers with subgroups of LANES (8 or 16): dx[m,k] = alpha * sum_n dy[m,n] W[n,k]
 //   LORA: + sum_r dxa[m,r] A[r,k]      ACCUMULATE: added to what dx holds
 // dy (rows, N) float32, W (N, K) with K a multiple of 8, dx (rows, K).
-// A workgroup is one subgroup; it owns MT rows x 8 * LANES columns, lane l the 8 columns of texel c0 + l, so W is read as it lies. COLS 4 in
-// place of 8: half as many columns, two lanes to a texel.
-// Order of the sum: four n at a time, summed by themselves and then added to the total (see nt_cpu.wgsl), then r likewise.
-// A slice of W: rows w_row .. w_row + n of its storage belong to columns dy_column .. of dy, whose rows are dy_stride apart.
+// A workgroup is one subgroup and owns MT rows x 8 * LANES columns; lane l owns the 8 columns of texel c0 + l, so W is read as it lies. COLS 4
+// instead of 8: half as many columns, two lanes per texel.
+// Order of the sum: four n at a time, summed separately and then added to the total (see nt_cpu.wgsl), then r likewise.
+// A slice of W: rows w_row .. w_row + n of its storage belong to columns from dy_column on of dy, whose rows are dy_stride apart.
 // BY4: n, dy_stride and dy_column are multiples of 4; else dy is read value by value, with zeros past n.
-// DY_TEX: columns dy_column .. + n of dy are staged in a texture (stage.ts), whose first row is row0 of dy; n is a multiple of 4 * TURN. PANELS: in panels, dy_height high.
-// rows_first 1: neighbouring workgroups share columns of dx, else rows. Rows row0 .. rows and the columns from first_texel's on are computed. TURN: groups of 4 n an iteration; 1 without DY_TEX.
+// DY_TEX: columns dy_column .. + n of dy are staged in a texture (stage.ts), whose first row is row0 of dy; n is a multiple of 4 * TURN. PANELS: they
+// are staged in panels of height dy_height.
+// rows_first 1: neighbouring workgroups share columns of dx, else rows. Rows row0 .. rows, and columns from texel first_texel on, are computed. TURN:
+// groups of 4 n per iteration, 1 without DY_TEX.
 struct Params { row0: u32, rows: u32, first_texel: u32, rows_first: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, dy_stride: u32, dy_column: u32, dy_height: u32, alpha: f32 }
 #if DY_TEX
 @group(0) @binding(0) var dy: texture_storage_2d<rgba32float, read>;
@@ -62,7 +64,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #end
 #if LAID
-  // Half of the loads and stores of the stack would go across two cache lines of 64 bytes: 101 -> 131 GFLOP/s. With 8 lanes, and nothing held, it lies well by itself.
+  // Otherwise half of the stack's loads and stores would cross two cache lines of 64 bytes: well_laid raised 101 to 131 GFLOP/s. With 8 lanes and
+  // nothing HELD, the stack is aligned anyway.
   let end = well_laid(min(m0 + $(MT)u, p.rows), lane);
 #else
   let end = min(m0 + $(MT)u, p.rows);
@@ -151,7 +154,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #include "nn_cpu_step.wgsl"
   }
 #endif
-  // Four rows an iteration, see nt_cpu.wgsl.
+  // Four rows per iteration, see nt_cpu.wgsl.
   for (var r0 = m0; r0 < end; r0 += 4u) {
 #for q in 0..4
 #for v in 0..COLS/4

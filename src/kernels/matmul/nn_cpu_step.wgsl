@@ -1,4 +1,5 @@
-// An iteration of a product to the input: acc_r_v += FOURS sums of 4 n of dy times W in w_q_v, v a vec4 of COLS columns. dy is in g_i_z, or HELD on the stack (held_cpu.wgsl).
+// One iteration of a gradient of the input: acc_r_v += FOURS sums of 4 n of dy times W in w_q_v, where v is a vec4 of COLS columns. dy is in g_i_z,
+// or HELD on the stack (held_cpu.wgsl).
 #if HELD
 #for k in 0..COLS
 #let V = k/4

@@ -1,6 +1,7 @@
-// Backward of a thin matrix to its input, for CPU drivers with subgroups of LANES, 8 or 16: dx[m,k] = alpha * sum_n dy[m,n] W[n,k] with few columns K (LoRA's rank).
-// dy (rows, N) with N a multiple of 4, W (N, K) float32 in a buffer, dx (rows, K), K a multiple of 8. nn_cpu.wgsl would leave all lanes but K / 8 idle.
-// A workgroup is one subgroup; it owns MT rows x 8 columns, lane l column c0 + l. An iteration takes 4 * TURN n, of which N is a multiple.
+// Gradient of the input for a thin matrix, on CPU drivers with subgroups of LANES (8 or 16): dx[m,k] = alpha * sum_n dy[m,n] W[n,k] with few columns
+// K (LoRA's rank), for which nn_cpu.wgsl would leave all but K / 8 lanes idle.
+// dy (rows, N) with N a multiple of 4, W (N, K) float32 in a buffer, dx (rows, K), K a multiple of 8.
+// A workgroup is one subgroup and owns MT rows x 8 columns; lane l owns column c0 + l. An iteration takes 4 * TURN n, which divides N.
 // Order of the sum: as in nn_cpu.wgsl.
 // DY_TEX: dy is staged in a texture (stage.ts).
 struct Params { rows: u32, n: u32, k: u32, alpha: f32 }
@@ -16,7 +17,8 @@ struct Params { rows: u32, n: u32, k: u32, alpha: f32 }
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let m0 = group.y * $(MT)u;
   let column = group.x * 8u + lane % 8u;
-  // Of 16 lanes (WIDE) the first 8 take 8 rows and the others the next 8; of two broadcasts and a select the driver's compiler makes one permutation, of a shuffle a loop.
+  // With 16 lanes (WIDE), the first 8 take 8 rows and the others the next 8. The driver's compiler turns two broadcasts and a select into one
+  // permutation, but a shuffle into a loop.
   let half = lane / 8u * 8u;
   let upper = lane >= 8u;
 #for i in 0..MT/LANES
@@ -56,7 +58,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     }
 #end
   }
-  // Four rows an iteration, see nt_cpu.wgsl.
+  // Four rows per iteration, see nt_cpu.wgsl.
   let end = min($(8*MT/LANES)u, p.rows - m0);
   for (var r = 0u; r < end; r += 4u) {
     let r0 = m0 + r / 8u * LANES + half + r % 8u;

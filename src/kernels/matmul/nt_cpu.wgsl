@@ -1,15 +1,17 @@
-// Linear layer, for CPU drivers with subgroups of LANES, 8 or 16 (lavapipe): y[m,n] = alpha * sum_k x[m,k] W[n,k]
+// Linear layer, for CPU drivers (lavapipe) with subgroups of LANES (8 or 16): y[m,n] = alpha * sum_k x[m,k] W[n,k]
 //   LORA: + sum_r xa[m,r] B[n,r] (before alpha; xa holds the scaled product with A)   BIAS: + bias[n]   RESIDUAL: + residual[m,n]
 // x (rows, K) float32, W (N, K), y (rows, N). K and rank are multiples of 8.
-// X_TEX: x is staged in a texture (stage.ts), whose first row is row0 of x; rows row0 .. rows of x, xa, y and residual are computed.
-// rows_first 1: neighbouring workgroups share columns of y, else rows; a param, as a constant would be compiled twice for every tile.
-// A workgroup is one subgroup and owns MT rows x NT*LANES columns; lane l has columns n0 + NT*l + j: a load of W touches all panels at once, and a store takes
-// several columns (VEC2, VEC4: 2, 4 of them, which n, y_column and y_stride are multiples of). A lane loads a different part of x and
-// subgroupBroadcast shares it, from a register or (HELD, held_cpu.wgsl) from the stack: a load of the same value by 8 lanes would cost 8 loads on this driver.
-// Order of the sum: eight k at a time, summed by themselves and then added to the total, then r likewise: the same for every tile shape, so for every batch.
-// That takes as many operations as one running sum, since this driver multiplies and adds apart, and rounds 0.4 times as much.
-// A slice of W: rows w_row .. w_row + n of its storage, rows first_row .. of the whole W (so of B and bias), are columns y_column .. of y,
-// whose rows are y_stride apart.
+// X_TEX: x is staged in a texture (stage.ts), whose first row is row0 of x. Rows row0 .. rows of x, xa, y and residual are computed.
+// rows_first 1: neighbouring workgroups share columns of y, else rows. It is a parameter, as a constant would double the variants of every tile to
+// compile.
+// A workgroup is one subgroup and owns MT rows x NT*LANES columns. Lane l has columns n0 + NT*l + j, so a load of W touches all panels at once, and a
+// store writes several columns (VEC2: 2, VEC4: 4, which divide n, y_column and y_stride). Each lane loads a different part of x, and
+// subgroupBroadcast shares it, from a register or (HELD, held_cpu.wgsl) from the stack: if 8 lanes loaded the same value, that would cost 8 loads on
+// this driver.
+// Order of the sum: eight k at a time, summed separately and then added to the total, then r likewise; the same for every tile shape, so for every
+// batch. That takes as many operations as one running sum, since this driver multiplies and adds separately, and has 0.4 times the rounding error.
+// A slice of W: rows w_row .. w_row + n of its storage are rows from first_row on of the whole W (so of B and bias), and columns from y_column on of
+// y, whose rows are y_stride apart.
 struct Params { row0: u32, rows: u32, rows_first: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, first_row: u32, y_stride: u32, y_column: u32, alpha: f32 }
 #include "out.wgsl"
 #if X_TEX
@@ -40,7 +42,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let m0 = p.row0 + tile.y * $(MT)u;
   let n0 = tile.x * $(NT*LANES)u;
 #if LORA
-  // With LoRA it took 1.03 times as long with well_laid (512 rows, bench/LOG.md).
+  // With LoRA, it took 1.03 times as long with well_laid (512 rows, bench/LOG.md).
   let end = min(m0 + $(MT)u, p.rows);
 #else
   let end = well_laid(min(m0 + $(MT)u, p.rows), lane);
@@ -64,7 +66,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for i in 0..(2*MT+LANES-1)/LANES
     let x$(i) = xa[row$(i) * (p.rank / 4u) + lane % 2u + 2u * c];
 #end
-    // Where rows have different adapters, xa of these rows may be all 0 for this part of the rank: skipped then.
+    // If rows have different adapters, xa of these rows may be all 0 for this part of the rank; it is then skipped.
     var here = false;
 #for i in 0..(2*MT+LANES-1)/LANES
     here |= any(x$(i) != vec4f());
@@ -77,7 +79,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for j in 0..NT
     let w$(j) = W8(b$(j)_0, b$(j)_1);
 #end
-// Not HELD: a rank of 8 is one iteration, with no next one to put x on the stack for.
+// Not HELD: a rank of 8 is one iteration, so there is no next one whose x could be put on the stack.
 #if HELD
 #let HELD = 0
 #let GUARDED = 0
@@ -104,7 +106,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
 #endif
 #end
-  // Two rows an iteration: unrolled for all rows, loads and stores would be most of what the driver compiles (see attention/across.wgsl); one is slower.
+  // Two rows per iteration: unrolled for all rows, loads and stores would be most of what the driver compiles (see attention/across.wgsl). One row
+  // per iteration is slower.
   for (var r0 = m0; r0 < end; r0 += 2u) {
 #for q in 0..2
 #for j in 0..NT

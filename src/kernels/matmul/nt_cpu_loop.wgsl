@@ -1,4 +1,5 @@
-// The loop over k of a forward product of more than a few rows (nt_cpu.wgsl, group_cpu.wgsl): acc_r_j of MT rows, x_row_i as nt_cpu_rows.wgsl has them, and NT columns of W at at_j.
+// The loop over k of a forward product of more than two rows (nt_cpu.wgsl, group_cpu.wgsl): acc_r_j of MT rows, with x_row_i as defined in
+// nt_cpu_rows.wgsl, and NT columns of W at at_j.
 #let LOADS = (2*MT+LANES-1)/LANES
 #include "held_cpu.wgsl"
 #if HELD

@@ -1,4 +1,4 @@
-// An iteration of a forward product: acc_r_j += the sum of 8 k of x times W in w_j. x is in x_i, or HELD on the stack (held_cpu.wgsl).
+// One iteration of a forward product: acc_r_j += the sum of 8 k of x times W in w_j. x is in x_i, or HELD on the stack (held_cpu.wgsl).
 #if HELD
 #for j in 0..NT
 #for g in 0..MT/APART

@@ -1,6 +1,8 @@
-// Linear layer for one or two rows (single-sequence decode), for CPU drivers with subgroups of LANES, 8 or 16: nt_cpu.wgsl's formula, epilogues and order of the sum, so its bits.
-// There an iteration of 8 k leaves lanes idle that load x, and reads each row of W in pieces of 16 bytes; here one load of x serves 4 / MT times 8 k.
-// A workgroup is one subgroup and owns all MT rows x NT*LANES columns, lane l columns n0 + NT*l + j.
+// Linear layer for one or two rows (single-sequence decode), for CPU drivers with subgroups of LANES (8 or 16): the formula, epilogues and order of
+// the sum of nt_cpu.wgsl, so its bits.
+// In nt_cpu.wgsl an iteration of 8 k leaves idle lanes when loading x, and reads each row of W in pieces of 16 bytes. Here one load of x serves 4 /
+// MT times 8 k.
+// A workgroup is one subgroup and owns all MT rows x NT*LANES columns; lane l has columns n0 + NT*l + j.
 struct Params { n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, first_row: u32, y_stride: u32, y_column: u32, alpha: f32 }
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
@@ -19,7 +21,7 @@ struct Params { n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u3
 @compute @workgroup_size($(LANES))
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let n0 = group.x * $(NT*LANES)u;
-  // The lane loads, of what an iteration reads of a row, vec4 number `part`; a row has 8 / MT of them.
+  // Of what an iteration reads of a row, the lane loads vec4 number `part`; each row has 8 / MT of them.
   let row = lane % 8u / $(8/MT)u;
   let part = lane % $(8/MT)u;
 #for j in 0..NT
@@ -35,7 +37,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #if LORA
   for (var c = 0u; c < p.rank / 8u; c++) {
     let xv = xa[row * (p.rank / 4u) + part % 2u + 2u * c];
-    // Where rows have different adapters, xa of these rows may be all 0 for this part of the rank: skipped then.
+    // If rows have different adapters, xa of these rows may be all 0 for this part of the rank; it is then skipped.
     if (!subgroupAny(any(xv != vec4f()))) { continue; }
 #for j in 0..NT
     let b_at$(j) = (p.first_row + col$(j)) * (p.rank / 4u) + 2u * c;

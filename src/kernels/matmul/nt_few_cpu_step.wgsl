@@ -1,4 +1,5 @@
-// An iteration of nt_few_loop.wgsl: acc_r_j += CHUNKS sums of 8 k, one after the other, of x in xv (row r has the vec4 of lanes r * 8 / MT and on) times W in w_j_z.
+// One iteration of nt_few_loop.wgsl: acc_r_j += CHUNKS sums of 8 k, one after the other, of x in xv (row r is in the lanes from r * 8 / MT on) times
+// W in w_j_z.
 #for r in 0..MT
     {
 #for j in 0..NT

@@ -1,9 +1,9 @@
-  // The K loop for one or two rows: a load of x serves 4 / MT times 8 k (nt_few_cpu.wgsl), and those left over go one by one.
+  // The K loop for one or two rows: one load of x serves 4 / MT times 8 k (nt_few_cpu.wgsl), and what is left over is done 8 k at a time.
   let count = p.k / 8u;
   let whole = count - count % $(4/MT)u;
   for (var c = 0u; c < whole; c += $(4/MT)u) {
 #if WIDE
-    // The driver loads lane by lane, those alone that take part.
+    // The driver loads lane by lane, and only for lanes that take part.
     var xv = vec4f();
     if (lane < 8u) { xv = x[row * (p.k / 4u) + part + 2u * c]; }
 #else

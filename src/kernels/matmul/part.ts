@@ -1,16 +1,18 @@
-/** What the tiers of the matmul are handed. */
+/** What the matmul tiers receive. */
 import type { Binding, BufferRange } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import type { WeightBlocks, WeightSlice } from '../common/weight.ts'
 
-/** Part of a weight in one storage slice: rows `row` .. of the whole weight, `column` .. of the activations' N columns, of `width` in all. */
+/**
+ * Part of a weight in one storage slice: from row `row` of the whole weight on, and from column `column` of the activations' `width` (N) columns on.
+ */
 export interface Part {
   slice: WeightSlice
   row: number
   rows: number
   column: number
   width: number
-  /** Of the whole weight, where they are read in place of the slice: on the register tile. */
+  /** The blocks of the whole weight, if they are read instead of the slice: only on the register tile. */
   blocks?: WeightBlocks
 }
 
@@ -20,11 +22,11 @@ export interface Extras {
   rank: number
   flags: Record<string, number>
   extra: Binding[]
-  /** What is multiplied in f16, where a kernel before has left it: matrix units take it so. */
+  /** The activations in f16, if an earlier kernel wrote them: matrix units read these. */
   half?: GpuBuffer
 }
 
-/** The buffer of a slice. @throws Error where it lies in a texture: only the kernels for CPU drivers read those */
+/** The buffer of a slice. @throws Error if it lies in a texture, which only kernels for CPU drivers read */
 export function bufferOf(slice: WeightSlice): GpuBuffer | BufferRange {
   if (slice.texture) throw new Error('the kernels of GPUs read weights from buffers')
   return slice.storage as GpuBuffer | BufferRange

@@ -1,6 +1,6 @@
 /**
- * The register tile of GPUs (tile_turns.wgsl): which one a product takes, and how its threads share the work. No choice here changes a bit: an output is one
- * thread's sum, in the order of the depth.
+ * The register tile of GPUs (tile_turns.wgsl): which tile a product takes, and how its threads share the work. No choice here changes a bit: each
+ * output is summed by one thread in the order of the depth.
  */
 import type { Gpu } from '../../gpu/gpu.ts'
 import { capacityOf, type Count } from '../../gpu/size.ts'
@@ -9,11 +9,14 @@ import { hasWideSubgroups } from '../common/lanes.ts'
 import { takesAlways, tileCandidates, tilesOf, type Tile } from './tiles.ts'
 
 interface RegisterTile extends Tile {
-  /** Outputs of a thread: multiples of 4, but in few_turns.wgsl. Threads are 8 or 16 across, and 8 or 16 down, as the swizzle of tile_memory.wgsl goes by groups of 8 vectors. */
+  /**
+   * Outputs of a thread: multiples of 4, except in few_turns.wgsl. A tile has 8 or 16 threads across and 8 or 16 down, as the swizzle of
+   * tile_memory.wgsl works on groups of 8 vectors.
+   */
   thread: Tile
-  /** K-blocks, the best first: what few threads multiply in one must take as long as a load. */
+  /** K-block sizes, the best first. If there are few threads, their multiplications for one K-block must take as long as a load. */
   depths: number[]
-  /** Throughput beside that of the others, measured (bench/LOG.md, "On an H200"). */
+  /** Measured throughput relative to the other tiles (bench/LOG.md, "On an H200"). */
   rate: number
 }
 
@@ -24,8 +27,9 @@ const registerTiles: RegisterTile[] = [
   { rows: 32, columns: 64, thread: { rows: 4, columns: 4 }, depths: [64, 32, 16], rate: 0.7 },
 ]
 /**
- * For few rows. Where a GPU has more processors than there are tiles, narrow tiles (few_turns.wgsl); with more columns, where reads of workgroup memory are the bound, a tile of 4 x 4 outputs
- * a thread, unless `tune` finds another. `fewColumns`: columns up to which each of them in tiles.ts is taken.
+ * Tiles for few rows. If a GPU has more processors than there are tiles: narrow tiles (few_turns.wgsl). With more columns, reads of workgroup memory
+ * are the limit, and a tile with 4 x 4 outputs per thread is used, unless `tune` finds another. `fewColumns`: up to how many columns each of these
+ * tiles of tiles.ts is used.
  */
 const wideTile: RegisterTile = { rows: 32, columns: 32, thread: { rows: 4, columns: 4 }, depths: [64, 32, 16], rate: 1 }
 const fewColumns = { few: 2048, fewMore: 4096, fewWide: 16_384 }
@@ -38,27 +42,28 @@ export const everyTile: Tile[] = [
   ...tileCandidates.fewWide,
 ]
 
-/** How a tile's threads share the work. */
+/** Adds to a tile how its threads share the work. */
 function registerTileOf({ rows, columns, vectors, thread }: Tile): RegisterTile {
   if (vectors && thread) return { rows, columns, vectors, thread, depths: [128, 64, 32], rate: 1 }
   return [...registerTiles, wideTile].find((tile) => tile.rows === rows && tile.columns === columns)!
 }
 
-/** Workgroup memory for so many steps of the depth: both operands, and of few rows the threads' sums. */
+/** Bytes of workgroup memory for this many steps of the depth: both operands, and with few rows also the threads' sums. */
 function bytesOf({ rows, columns, vectors }: Tile, depth: number): number {
   return vectors ? (depth + 4) * (rows + columns) * 4 + rows * columns * 4 : depth * (rows + columns) * 4
 }
 
-/** Whether the adapter's workgroup memory holds the fewest steps of the depth that a tile is made for. */
+/** Whether the GPU adapter's workgroup memory holds the smallest K-block of a tile. */
 export const holdsRegisterTile = (gpu: Gpu, tile: Tile): boolean =>
   bytesOf(tile, registerTileOf(tile).depths.at(-1)!) <= gpu.facts.limits.maxWorkgroupMemory
 
-/** Workgroups that run side by side: about as many as a large GPU has processors. */
+/** Workgroups that run at the same time: about as many as a large GPU has processors. */
 const atOnce = 128
 
 /**
- * The tile that should take least time for so many outputs, not larger than the tuned one: few outputs take a small one, so that all of a GPU has work.
- * @param few whether it may be one of few_turns.wgsl: forward, in vec4
+ * The tile that should take the least time for this many outputs, and is not larger than the tuned one: few outputs take a small tile, so that the
+ * whole GPU has work.
+ * @param few whether it may be a tile of few_turns.wgsl: forward products in vec4
  */
 export function tileFor(gpu: Gpu, rows: Count, columns: Count, parts: Count = 1, few = false): Tile {
   const most = tilesOf(gpu).tile
@@ -77,12 +82,12 @@ export function tileFor(gpu: Gpu, rows: Count, columns: Count, parts: Count = 1,
   return small.reduce((best, tile) => (cost(tile) < cost(best) ? tile : best))
 }
 
-/** The constants of a tile's kernels on this adapter. */
+/** The constants of a tile's kernels on this GPU adapter. */
 export function tileConstants(gpu: Gpu, tile: Tile): Constants {
   const { rows, columns, vectors, thread, depths } = registerTileOf(tile)
   const [RM, RN] = [thread.rows, thread.columns]
   const THREADS = (rows / RM) * (columns / RN)
-  // A quarter of the workgroup memory stays free: RMSNorm wants some, and a processor should hold two workgroups.
+  // A quarter of the workgroup memory stays free: RMSNorm needs some, and a processor should hold two workgroups.
   const room = gpu.facts.limits.maxWorkgroupMemory * 0.75
   const FEW = Number(vectors !== undefined)
   const KT = depths.find((depth) => bytesOf(tile, depth) <= room) ?? depths.at(-1)!
@@ -93,7 +98,7 @@ export function tileConstants(gpu: Gpu, tile: Tile): Constants {
     return { ...shape, VECTORS, A_ROUNDS: (rows * KT) / 4 / THREADS, B_ROUNDS: (columns * KT) / 4 / THREADS }
   }
   const shape = { TM: rows, TN: columns, RM, RN, FEW, KT, THREADS }
-  // Blocks of 4 x 4 values: rounds of one a thread, and of those left over of both operands at most one a thread.
+  // Blocks of 4 x 4 values: rounds of one block per thread, and what is left over of both operands in one more round of at most one per thread.
   const [a, b] = [(rows * KT) / 16, (columns * KT) / 16]
   const [A_REST, B_REST] = [a % THREADS, b % THREADS]
   const blocks = {

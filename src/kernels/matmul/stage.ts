@@ -1,14 +1,14 @@
 /**
- * Activations in textures, for CPU drivers: such a driver reads a storage texture three times faster than a buffer, and copying rows into one costs a
- * memcpy. They lie there row by row, or in panels of some columns, where a kernel goes down the rows and so reads on in memory.
- * Textures are kept, as long as nobody needs their room, and fewer rows take one that was made for more: to make one waits for all that the device has been
- * sent (seconds, behind a long prompt). A copy is left out where the texture still holds just that.
+ * Activations in textures, for CPU drivers. Such a driver reads a storage texture three times as fast as a buffer, and copying rows into one costs no
+ * more than a memcpy. They lie there row by row, or in panels of some columns, which a kernel that walks down the rows reads contiguously.
+ * Textures are kept as long as nothing else needs their memory, and fewer rows use one that was made for more: creating a texture waits for all work
+ * that the device has been sent (seconds, behind a long prompt). A copy is skipped if the texture still holds the same data.
  */
 import { rangeOf, type Binding, type Gpu } from '../../gpu/gpu.ts'
 import { GpuTexture } from '../../gpu/pool.ts'
 import { capacityOf, type Count } from '../../gpu/size.ts'
 
-/** float32 rows in a buffer: `stride` values apart, `columns` of them from `column` on. */
+/** float32 rows in a buffer, `stride` values apart: `columns` values of each, from `column` on. */
 export interface Rows {
   data: Binding
   rows: Count
@@ -19,32 +19,35 @@ export interface Rows {
 
 interface Stage {
   texture: GpuTexture
-  /** In rows of texels. */
+  /** Number of rows of texels. */
   height: number
-  /** What it holds. */
+  /** Identifies its contents. */
   key: string
 }
 
-/** Bytes of a staging texture at most; more rows go through it in turns. */
+/** Bytes of a staging texture at most; more rows go through it part by part. */
 const maxBytes = 4 << 20
-/** By role and width (of panels: by role), as they were made. */
+/** By role and width (panels: by role only), in order of creation. */
 const stages = new WeakMap<Gpu, Map<string, Stage[]>>()
 
-/** Whether rows can be staged: a copy wants them a multiple of 256 bytes apart and takes whole texels, for the last of which there is room, and a texture has a largest width. */
+/**
+ * Whether rows can be staged: a copy needs rows a multiple of 256 bytes apart, and whole texels, with room for the last one; and textures have a
+ * maximum width.
+ */
 export function canStage(gpu: Gpu, { data, columns, stride = columns, column = 0 }: Rows): boolean {
   const end = column + Math.ceil(columns / 4) * 4
   if (data instanceof GpuTexture || stride % 64 !== 0 || end > stride || column % 4 !== 0) return false
   return columns / 4 <= gpu.facts.limits.maxTexture
 }
 
-/** How many rows of so many columns one stage takes. */
+/** How many rows of `columns` columns are staged at once. */
 export function stageRows(gpu: Gpu, columns: number): number {
   return Math.min(gpu.facts.limits.maxTexture, Math.max(32, Math.floor(maxBytes / (columns * 64)) * 16))
 }
 
 /**
- * Copies rows [from, from + count) into a texture, a row a row, and gives it.
- * @param role tells apart two operands of one kernel
+ * Copies rows [from, from + count) into a texture, one below the other, and returns it.
+ * @param role distinguishes two operands of one kernel
  */
 export function stage(gpu: Gpu, source: Rows, from: number, count: Count, role: string): GpuTexture {
   const { columns } = source
@@ -56,7 +59,7 @@ export function stage(gpu: Gpu, source: Rows, from: number, count: Count, role: 
 
 /** Columns of a panel: 16 texels, so 256 bytes of a row. */
 export const panelColumns = 64
-/** Rows of a panel at most. A constant, as a sum over rows has one order whatever the capacity of a plan. */
+/** Rows of a panel at most. A constant, so that a sum over rows has one order whatever the capacity of a plan. */
 const panelRows = 1024
 
 /** Rows in panels: column c of row m is in texel (c % 64 / 4, c / 64 * height + m). */
@@ -65,7 +68,7 @@ export interface Panels {
   height: number
 }
 
-/** How many rows go through a texture in panels at once, and how many columns of so many. */
+/** How many rows are staged in panels at once, in panels of which height, and how many columns of that many rows. */
 export function panelsOf(gpu: Gpu, rows: Count): { rows: number; height: number; columns: number } {
   const { maxTexture } = gpu.facts.limits
   const most = Math.min(panelRows, maxTexture)
@@ -75,8 +78,8 @@ export function panelsOf(gpu: Gpu, rows: Count): { rows: number; height: number;
 }
 
 /**
- * As `stage`, in panels, for kernels that go down the rows: of one operand, or of several side by side, all but the last of whole panels. They have at most
- * `panelsOf` columns together.
+ * Like `stage`, but in panels, for kernels that walk down the rows: one operand, or several side by side, all but the last in whole panels. Together
+ * they have at most the columns that `panelsOf` gives.
  */
 export function stagePanels(gpu: Gpu, sources: Rows[], from: number, count: Count, role: string): Panels {
   const { height } = panelsOf(gpu, count)
@@ -95,7 +98,7 @@ export function stagePanels(gpu: Gpu, sources: Rows[], from: number, count: Coun
   return { texture: found.texture, height }
 }
 
-/** Where `stagePanels` has put these rows already, if they are still there. */
+/** The panels in which an earlier `stagePanels` put these rows, if they are still there. */
 export function heldPanels(gpu: Gpu, sources: Rows[], from: number, count: Count, role: string): Panels | undefined {
   const key = panelsKey(gpu, sources, from, count)
   const found = stages
@@ -110,7 +113,7 @@ const panelsKey = (gpu: Gpu, sources: Rows[], from: number, count: Count): strin
 const panelName = (role: string): string => `${role} panels`
 const powerAbove = (rows: number): number => Math.max(16, 2 ** Math.ceil(Math.log2(rows)))
 
-/** A texture so wide, of at least `height` rows of texels and of `most` at most. */
+/** A texture of this width, with at least `height` and at most `most` rows of texels. */
 function roomFor(gpu: Gpu, name: string, width: number, height: number, most: number): Stage {
   let own = stages.get(gpu)
   if (!own) stages.set(gpu, (own = new Map()))
@@ -125,7 +128,7 @@ function roomFor(gpu: Gpu, name: string, width: number, height: number, most: nu
   return found
 }
 
-/** Tells apart what a texture holds. */
+/** Identifies what a texture holds. */
 function keyOf(gpu: Gpu, { data, columns, stride = columns, column = 0 }: Rows, from: number, count: Count): string {
   const { buffer, offset } = rangeOf(data)
   const first = offset + (from * stride + column) * 4

@@ -1,4 +1,4 @@
-/** The matmul tier of GPUs: the register tile, and what the CPU kernels do not take. */
+/** The matmul tier of GPUs: the register tile. It also takes what the CPU kernels do not. */
 import { fileURLToPath } from 'node:url'
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
@@ -32,13 +32,13 @@ function run(
   gpu.dispatch(kernel, bindings, params, [groupsOf(params.columns, tile.columns), groupsOf(params.rows, tile.rows), parts])
 }
 
-/** Whether both operands and the output can be read and written in fours. That depends on shapes of the weight, never on how many rows there are. */
+/** Whether both operands and the output can be read and written as vec4. It depends on the weight's shape, never on the number of rows. */
 function inFours(params: Record<string, Count>, tn: boolean): boolean {
   const names = ['columns', 'a_stride', 'a_column', 'b_stride', 'out_stride', 'out_column', 'first_row', tn ? 'rows' : 'depth']
   return names.every((name) => capacityOf(params[name]) % 4 === 0)
 }
 
-/** Where W is read: a slice, or a weight's blocks. `place`: its part of the kernel's parameters. */
+/** Where W is read from: a slice, or the weight's blocks. `place`: its part of the kernel's parameters. */
 function operandOf(weight: Weight, { slice, row, blocks }: Part): { kind: Constants; w: Binding; place: Record<string, number> } {
   const b_stride = weight.columns
   if (!blocks) {
@@ -59,7 +59,7 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
   run(gpu, { ...forms.nt, ...kind, ...flags }, [x, y, w, ...extra], params)
 }
 
-/** dx (+)= alpha * (dy W + LoRA) of one part. @param parts where `flags` has SPLIT_K: dx is (parts, rows, K), of so many terms each */
+/** dx (+)= alpha * (dy W + LoRA) of one part. @param parts if `flags` has SPLIT_K: dx is (parts, rows, K), with that many terms in each part */
 export function backwardInput(
   gpu: Gpu,
   dy: Binding,
@@ -100,9 +100,9 @@ export function backwardWeight(
 }
 
 /**
- * Tokens of a partial product of split-K, for a small dW: LoRA's A and B have a few tiles, so a few workgroups would go through all tokens
- * while the rest of a GPU has nothing to do. Parts begin at token 0: the bits do not depend on the capacity of a plan.
+ * Tokens of a partial product of split-K, for a small dW: LoRA's A and B have only a few tiles, so a few workgroups would go through all tokens while
+ * the rest of a GPU is idle. Parts begin at token 0, so the bits do not depend on the capacity of a plan.
  */
 const SPLIT_K = 1024
-/** Outputs above which a dW has workgroups enough without split-K. */
+/** A dW with more outputs than this has enough workgroups without split-K. */
 const mostInParts = 2 ** 18

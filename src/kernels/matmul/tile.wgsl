@@ -1,13 +1,16 @@
-// The three products of a linear layer for GPUs, and for shapes that the CPU kernels do not take:
+// The three products of a linear layer, for GPUs, and for shapes that the CPU kernels do not take:
 //   FORM_NT: y[m,n] = sum_k x[m,k] W[n,k]     FORM_TN: dW[n,k] = sum_m dy[m,n] x[m,k]     else (NN): dx[m,k] = sum_n dy[m,n] W[n,k]
-// all times alpha. LORA goes on summing over the rank (NT: xa, B; NN: dxa, A), BIAS and RESIDUAL are added after alpha, the first of them by fma, ACCUMULATE adds
-// to what is there. `a` is x or dy (float32), `b` is W (bf16 pairs, float32, or W_BLOCKS: a GGUF's blocks, whose scales of two bytes begin at word `scales`) or, for TN, x. Any sizes; VEC: all strides, offsets and lengths of rows are
-// multiples of 4, and four values are read and written at once.
-// Register tile (tile_turns.wgsl): a workgroup owns TM x TN outputs, a thread RM x RN of them; both operands pass through workgroup memory, KT deep.
-// Order of the sum: t = 0 .. depth-1, one accumulator an output, whatever the number of rows and the tile.
-// SPLIT_K: a workgroup takes that many steps of the depth (a multiple of KT), and its partial sums are a matrix of their own: out is (parts, rows, columns).
-// Slices: a starts at column a_column of rows a_stride apart, b at row b_row of rows b_stride apart, out at row out_row and column out_column;
-// NT: column j of the slice is row first_row + j of the whole W, so of B and of bias.
+// all times alpha. LORA continues the sum over the rank (NT: xa, B; NN: dxa, A). BIAS and RESIDUAL are added after alpha, the first one present by
+// fma. ACCUMULATE adds to what is there.
+// `a` is x or dy (float32). `b` is x for TN, else W: bf16 pairs, float32, or with W_BLOCKS a GGUF's blocks, whose two-byte scales begin at word
+// `scales`. Any sizes. VEC: all strides, offsets and row lengths are multiples of 4, and four values are read and written at once.
+// Register tile (tile_turns.wgsl): a workgroup owns TM x TN outputs, a thread RM x RN of them; both operands pass through workgroup memory in
+// K-blocks of KT.
+// Order of the sum: t = 0 .. depth-1, one accumulator per output, whatever the number of rows and the tile.
+// SPLIT_K: a workgroup takes that many steps of the depth (a multiple of KT), and its partial sums go to a matrix of their own: out is (parts, rows,
+// columns).
+// Slices: a starts at column a_column of rows that are a_stride apart, b at row b_row of rows b_stride apart, out at row out_row and column
+// out_column. NT: column j of the slice is row first_row + j of the whole W, so of B and of bias.
 struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, a_column: u32, b_stride: u32, b_row: u32, out_stride: u32, out_row: u32, out_column: u32, first_row: u32, scales: u32, alpha: f32 }
 #if VEC
 alias Value = vec4f;
@@ -40,14 +43,14 @@ alias Bf16 = u32;
 #include "tile_memory.wgsl"
 
 #if FEW
-// Where row i of a begins, and row j of b; past the end those of the last one, whose sums are not stored.
+// Where row i of a, and row j of b, begins. Past the end: the last row, whose sums are not stored.
 fn a_begin(i: u32) -> u32 { return (min(i, p.rows - 1u) * p.a_stride + p.a_column) / 4u; }
 #if !W_BLOCKS
 fn b_begin(j: u32) -> u32 { return (p.b_row + min(j, p.columns - 1u)) * p.b_stride / 4u; }
 #endif
 #endif
 #if VEC
-// The bits of a's row i at steps t .. t+3, for TN of its rows i .. i+3 at step t; zeros behind the end.
+// The bits of row i of a at steps t .. t+3; for TN, of rows i .. i+3 at step t. Zeros past the end.
 fn a_quad(i: u32, t: u32) -> vec4u {
   if (i >= p.rows || t >= p.depth) { return vec4u(); }
 #if FORM_TN
@@ -56,7 +59,7 @@ fn a_quad(i: u32, t: u32) -> vec4u {
   return a_take((i * p.a_stride + p.a_column + t) / 4u);
 #endif
 }
-// Likewise of b's row j, but for NT of its rows j .. j+3, as they are stored.
+// The same for b, as stored: for NT, row j at steps t .. t+3; else rows j .. j+3 at step t.
 #if W_BLOCKS
 fn word_of(which: u32, at: u32) -> u32 { return b[at]; }
 fn b_quad(j: u32, t: u32) -> Words {

@@ -1,11 +1,12 @@
-// The operands of a register tile in workgroup memory (tile.wgsl, group_tile.wgsl), a K-block of KT: vectors of four rows of the output (b: four columns) at one step of the depth. Vector
-// g of step t lies at t * TM/4 + (g ^ swizzle(t / 4)), so that eight neighbouring threads, which are served together, have no bank conflicts, neither when they read eight vectors of one
-// step nor when they store those of several steps. FEW has a layout of its own (few_turns.wgsl).
+// The operands of a register tile in workgroup memory (tile.wgsl, group_tile.wgsl), one K-block of KT steps: each vector holds four rows of the
+// output (b: four columns) at one step of the depth.
+// Vector g of step t lies at t * TM/4 + (g ^ swizzle(t / 4)). So eight neighbouring threads, which are served together, have no bank conflicts,
+// neither when they read eight vectors of one step nor when they store vectors of several steps. FEW has its own layout (few_turns.wgsl).
 #if FEW
 var<workgroup> a_tile: array<vec4f, $((KT/4+1)*TM)>;
 var<workgroup> b_tile: array<vec4f, $((KT/4+1)*TN)>;
 var<workgroup> sums_tile: array<f32, $(TM*TN)>;
-// Vectors along K of a K-block where so many steps are left: whole groups of VECTORS.
+// Vectors along K to read of a K-block when this many steps are left, in whole groups of VECTORS.
 fn whole_quads(steps: u32) -> u32 { return (min($(KT)u, steps) + $(4*VECTORS-1)u) / $(4*VECTORS)u * $(VECTORS)u; }
 #else
 var<workgroup> a_tile: array<vec4f, $(KT*TM/4)>;
@@ -13,7 +14,7 @@ var<workgroup> b_tile: array<vec4f, $(KT*TN/4)>;
 #endif
 
 fn swizzle(y: u32) -> u32 { return y * $(1+16/KT)u % 8u; }
-// Where the first step of block (x, y) lies: rows 4x .. 4x+3 at steps 4y .. 4y+3, which follow each other TM/4 (b: TN/4) vectors apart.
+// Where the first step of block (x, y) lies. The block holds rows 4x .. 4x+3 at steps 4y .. 4y+3, which are TM/4 (b: TN/4) vectors apart.
 fn a_at(block: vec2u) -> u32 { return block.y * $(TM)u + (block.x ^ swizzle(block.y)); }
 fn b_at(block: vec2u) -> u32 { return block.y * $(TN)u + (block.x ^ swizzle(block.y)); }
 
@@ -24,7 +25,7 @@ alias Loaded = Words;
 #include "bf16.wgsl"
 alias Loaded = vec4u;
 #endif
-// What lies at a place of an operand: one value, of W widened; VEC: the bits of four, as they are in memory.
+// What lies at an index of an operand: one value, widened if it is W; with VEC the bits of four, as they are in memory.
 #if VEC
 fn a_take(at: u32) -> vec4u { return bitcast<vec4u>(a[at]); }
 #endif
@@ -53,7 +54,7 @@ fn b_take(at: u32) -> f32 {
 #endif
 #endif
 #if VEC
-// What RMSNorm multiplies steps t .. t+3 with, besides a row's scale.
+// RMSNorm's factors of steps t .. t+3, without the row's scale.
 fn gain_of(t: u32) -> vec4f {
 #if NORM
   return gain_quad(t);
@@ -61,8 +62,8 @@ fn gain_of(t: u32) -> vec4f {
   return vec4f();
 #endif
 }
-// A thread loads, and an iteration later stores, whole blocks of 4 x 4. Where an operand is contiguous along the depth (a but for FORM_TN, b for FORM_NT), neighbouring threads have
-// neighbouring y and a block is transposed on its way; else neighbouring x.
+// A thread loads, and an iteration later stores, whole blocks of 4 x 4. If an operand is contiguous along the depth (a except in FORM_TN, b in
+// FORM_NT), neighbouring threads have neighbouring y and a block is transposed on its way; else they have neighbouring x.
 fn a_block(e: u32) -> vec2u {
 #if FORM_TN
   return vec2u(e % $(TM/4)u, e / $(TM/4)u);
@@ -112,7 +113,7 @@ fn a_store(block: vec2u, gain: vec4f, u0: vec4u, u1: vec4u, u2: vec4u, u3: vec4u
 #endif
 #end
 }
-// `place`: of the first of the four values in W's row.
+// `place`: index in W's row of the first of the four values.
 fn b_wide(bits: Loaded, place: u32) -> vec4f {
 #if W_BLOCKS
   return values_of(bits, place);

@@ -1,10 +1,12 @@
-// The K loop of a register tile (tile.wgsl, group_tile.wgsl): steps begin .. end of the depth, a K-block of KT per iteration, into acc_r_v: row r (of RM) and columns v (four of RN)
-// of a thread; then LORA, in K-blocks of its own, the rank.
-// VEC: software pipelining: a K-block is loaded into registers before the multiplications of the one before it, which hide the latency, and stored to workgroup memory after them, once all
-// have read. A thread has A_ROUNDS + B_ROUNDS blocks of 4 x 4, and MIXED one more: of a for the first A_REST threads, of b for the last B_REST. Else, and for LoRA, which is little, value by value
-// without prefetch. row_from and column_from: where a thread's outputs begin, in the tile.
-// 32 neighbouring threads (a subgroup of most GPUs) are 4 (rows) x 8 (columns), which reads least. Even and odd ones read the same of b,
-// and those two apart the same of a: so NVIDIA's GPUs serve half a subgroup at once.
+// The K loop of a register tile (tile.wgsl, group_tile.wgsl): steps begin .. end of the depth, one K-block of KT per iteration, into acc_r_v, which
+// holds row r (of RM) and columns v (four of RN) of a thread. LORA: then the rank, in K-blocks of its own.
+// VEC: software pipelining. A K-block is loaded into registers before the multiplications of the one before it, which hide the latency, and stored to
+// workgroup memory after them, once all threads have read. A thread has A_ROUNDS + B_ROUNDS blocks of 4 x 4, and with MIXED one more: of a for the
+// first A_REST threads, of b for the last B_REST. Without VEC, and for LoRA, whose depth is small, operands are loaded value by value without
+// prefetch.
+// row_from and column_from: where a thread's outputs begin in the tile. 32 neighbouring threads (a subgroup of most GPUs) are 4 (rows) x 8 (columns),
+// which reads least. Even threads read the same of b as the odd ones beside them, and threads two apart read the same of a: so NVIDIA's GPUs serve
+// half a subgroup at once.
   let tx = id / 2u % 8u + id / 32u % $(TN/RN/8)u * 8u;
   let ty = id % 2u + id / 16u % 2u * 2u + id / $(4*TN/RN)u * 4u;
 #for r in 0..RM

@@ -1,42 +1,44 @@
 /**
- * Tile sizes of the matmul kernels: what `tune` chooses among. Tiles over rows and columns change no bit of a result, since every output is summed
- * in one order whatever its tile; so a table may come from another run, and be wrong, and only speed is lost.
+ * Tile sizes of the matmul kernels, among which `tune` chooses. Tiles over rows and columns change no bit of a result, since every output is summed
+ * in one order whatever its tile. So a table of tiles may come from another run and be wrong: only speed is lost.
  */
 import type { Gpu } from '../../gpu/gpu.ts'
 import { cpuLanes } from '../common/lanes.ts'
 import { readTuned } from './tuned.ts'
 
-/** Rows x columns of outputs that one workgroup owns, for many rows (32 and more). Fewer rows, and fewer outputs on GPUs, take smaller tiles by rule. */
+/**
+ * Rows x columns of outputs that one workgroup owns, for many rows (32 and more). Fewer rows, and on GPUs fewer outputs, take smaller tiles by rule.
+ */
 export interface Tiles {
-  /** Forward on a CPU driver: `rows` a multiple of 4, `columns` of 8, and of 32 with subgroups of 16. */
+  /** Forward on a CPU driver: `rows` a multiple of 4, `columns` of 8, or of 32 with subgroups of 16. */
   ntCpu: Tile
-  /** Backward to the input there: 8 columns a lane; `rows` a multiple of 8. */
+  /** Gradient of the input on a CPU driver: 8 columns per lane; `rows` a multiple of 8. */
   nnCpu: Tile
-  /** The register tile of GPUs, at most (register-tile.ts). */
+  /** The largest register tile on GPUs (register-tile.ts). */
   tile: Tile
-  /** Up to 32 rows on GPUs, forward, with up to 2048 columns, up to 4096, and up to 16,384 (register-tile.ts). */
+  /** Forward on GPUs with up to 32 rows: up to 2,048, up to 4,096 and up to 16,384 columns (register-tile.ts). */
   few: Tile
   fewMore: Tile
   fewWide: Tile
   /** Matrix units. */
   units: Tile
-  /** Up to 32 rows and 16,384 columns there. */
+  /** Matrix units with up to 32 rows and 16,384 columns. */
   fewUnits: Tile
 }
 export interface Tile {
   rows: number
   columns: number
-  /** Of a register tile of few rows (few_turns.wgsl): vectors along K that a thread reads before it multiplies them, */
+  /** Register tiles for few rows only (few_turns.wgsl): vectors along K that a thread reads before it multiplies them. */
   vectors?: number
-  /** and its outputs. */
+  /** Register tiles for few rows only: outputs of a thread. */
   thread?: { rows: number; columns: number }
-  /** Of matrix units: the K-block (default 32), and the outputs of a subgroup (units.ts). */
+  /** Matrix units only: the K-block (default 32), and the outputs of a subgroup (units.ts). */
   depth?: number
   subgroup?: { rows: number; columns: number }
 }
 export type TileName = keyof Tiles
 
-/** A tile in words. */
+/** Describes a tile in words. */
 export function tileText({ rows, columns, vectors, thread, depth, subgroup }: Tile): string {
   const how = [
     vectors && `${vectors} vectors`,
@@ -46,12 +48,12 @@ export function tileText({ rows, columns, vectors, thread, depth, subgroup }: Ti
   ]
   return [`${rows} x ${columns}`, ...how.filter(Boolean)].join(', ')
 }
-/** Whether two tiles are one. */
+/** Whether two tiles are the same. */
 export const sameTile = (a: Tile, b: Tile): boolean => tileText(a) === tileText(b)
 
 /**
- * The heuristic. On CPU drivers the loops of these have 1024 multiply-adds of vectors: those of 1536 (32 x 48, 24 x 64) are some 3% faster on a processor
- * with Intel's front end and a quarter slower on AMD's Zen 5, whose cache of decoded instructions they outgrow (bench/LOG.md).
+ * The default tiles. On CPU drivers their loops have 1,024 multiply-adds of vectors. Loops of 1,536 (32 x 48, 24 x 64) are some 3% faster on a
+ * processor with Intel's front end, but a quarter slower on AMD's Zen 5, whose cache of decoded instructions they outgrow (bench/LOG.md).
  */
 export const defaultTiles: Tiles = {
   ntCpu: { rows: 16, columns: 64 },
@@ -63,12 +65,12 @@ export const defaultTiles: Tiles = {
   units: { rows: 128, columns: 128 },
   fewUnits: { rows: 32, columns: 16, depth: 128 },
 }
-/** With subgroups of 16 the same loops make twice as many outputs. */
+/** With subgroups of 16, the same loops compute twice as many outputs. */
 const wideTiles: Tiles = { ...defaultTiles, ntCpu: { rows: 32, columns: 64 }, nnCpu: { rows: 32, columns: 128 } }
-/** The heuristic of a device. */
+/** The default tiles of a device. */
 export const usualTiles = (gpu: Gpu): Tiles => (cpuLanes(gpu).WIDE ? wideTiles : defaultTiles)
 
-/** A register tile of few rows, with `down` x `across` outputs a thread. */
+/** A register tile for few rows, with `down` x `across` outputs per thread. */
 const few = (rows: number, columns: number, vectors: number, down: number, across: number): Tile => ({
   rows,
   columns,
@@ -85,7 +87,7 @@ const halved = (rows: number, columns: number, more: Partial<Tile> = {}): Tile =
   subgroup: { rows: 64, columns: 32 },
 })
 
-/** What `tune` tries. */
+/** The candidates that `tune` measures. */
 export const tileCandidates: Record<TileName, Tile[]> = {
   ntCpu: [
     { rows: 16, columns: 32 },
@@ -151,7 +153,7 @@ export const candidatesOf = (gpu: Gpu, name: TileName): Tile[] =>
 const chosen = new WeakMap<Gpu, Tiles>()
 const always = new WeakSet<Gpu>()
 
-/** The tiles of this device: what `setTiles` gave, else what `tune` kept for the adapter, else the heuristic. */
+/** The tiles of this device: those given to `setTiles`, else those that `tune` stored for the GPU adapter, else the defaults. */
 export function tilesOf(gpu: Gpu): Tiles {
   let own = chosen.get(gpu)
   if (!own) {
@@ -161,16 +163,16 @@ export function tilesOf(gpu: Gpu): Tiles {
   return own
 }
 
-/** Whether products of a kind take the heuristic's tile: none that was tuned or set. */
+/** Whether products of a kind use the default tile, not one that was tuned or set. */
 export function isUsual(gpu: Gpu, name: TileName): boolean {
   return !takesAlways(gpu) && sameTile(tilesOf(gpu)[name], usualTiles(gpu)[name])
 }
 
-/** Whether a product of any size takes the tile of `tilesOf`. */
+/** Whether products of any size use the tiles of `tilesOf`. */
 export const takesAlways = (gpu: Gpu): boolean => always.has(gpu)
 
 /**
- * Sets tiles for this device; what is left out, or is no candidate, stays with the heuristic.
+ * Sets tiles for this device. A tile that is missing or is not among the candidates stays the default.
  * @param options.always also where few rows or outputs would take a smaller register tile: to measure or test one
  */
 export function setTiles(gpu: Gpu, tiles: Partial<Tiles>, options: { always?: boolean } = {}): void {

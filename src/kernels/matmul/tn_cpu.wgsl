@@ -1,11 +1,12 @@
-// Gradient of a weight, for CPU drivers with subgroups of LANES, 8 or 16: dW[n,k] (+)= alpha * sum_m dy[m,n] x[m,k]
+// Gradient of a weight, for CPU drivers with subgroups of LANES (8 or 16): dW[n,k] (+)= alpha * sum_m dy[m,n] x[m,k]
 // dy (rows, N), x (rows, K), dW (N, K), all float32; N and K multiples of 4. ACCUMULATE adds to what dW holds (micro-batches).
-// A workgroup is one subgroup and owns RT values of one operand (a) times 4 * LANES of the other (b), lane l the values j0 + 4l .. +3 of b:
-// a is dy and b is x; TRANSPOSED: a is x and b is dy, for a K too small to fill the lanes (LoRA's rank). Outer products, row m by row m.
-// An iteration takes 4 rows, so that lanes share what they load of a (a load has up to 4 rows of it) and each accumulator is written, which is a blend, once for 4.
-// Order of the sum: the rows of an iteration by themselves, then added to the total (see nt_cpu.wgsl); those left over one by one.
+// A workgroup is one subgroup and owns RT values of one operand (a) times 4 * LANES of the other (b); lane l has values j0 + 4l .. +3 of b. a is dy
+// and b is x; with TRANSPOSED a is x and b is dy, for a K too small to fill the lanes (LoRA's rank). It sums outer products, row m by row m.
+// An iteration takes 4 rows, so that lanes share what they load of a (one load has up to 4 rows of it) and each accumulator is written, which is a
+// blend, only once for 4 rows.
+// Order of the sum: the rows of an iteration separately, then added to the total (see nt_cpu.wgsl); those left over one by one.
 // B_TEX: columns b_column .. + b_count of b are staged in a texture (stage.ts), whose first row is row 0.
-// A row of a is a_stride apart and starts at a_column, likewise b; dW's first row is out_row.
+// Rows of a are a_stride apart and start at a_column, likewise b; out_row is the first row of dW.
 struct Params { rows: u32, a_count: u32, b_count: u32, a_stride: u32, a_column: u32, b_stride: u32, b_column: u32, out_row: u32, alpha: f32 }
 @group(0) @binding(0) var<storage, read> a: array<vec4f>;
 #if B_TEX
@@ -55,7 +56,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     acc_$(r) = fma(vec4f(subgroupBroadcast(av[$(r%4)], $(r/4)u)), bv, acc_$(r));
 #end
   }
-  // A row of a an iteration: unrolled for all, loads and stores would be most of what the driver compiles (see attention/across.wgsl).
+  // One row of a per iteration: unrolled for all rows, loads and stores would be most of what the driver compiles (see attention/across.wgsl).
   let end = min(i0 + $(RT)u, p.a_count);
   for (var i = i0; i < end; i++) {
     var out = acc_0;

@@ -1,10 +1,15 @@
-// Gradient of a weight from operands staged in panels (stage.ts), for CPU drivers with subgroups of LANES, 8 or 16: dW[n,k] (+)= alpha * sum_m dy[m,n] x[m,k]
-// dy (rows, n) and x (rows, k) float32: column c of row m is in texel (c % 64 / 4, c / 64 * height + m). k is a multiple of 4. ACCUMULATE adds to what dW holds.
-// A workgroup is one subgroup and owns 64 rows of dW x 4 * LANES columns: a lane loads of row m the texels lane, lane + LANES .. of those 64 values of dy, and texel
-// j0 / 4 + lane of x; broadcasts of the former times the latter are an outer product. TURN rows m a turn: an accumulator is written once a turn, and each write is a blend.
-// In panels what a workgroup reads lies in one piece, row after row, which the processor fetches ahead; in whole rows it would be 128 or 256 bytes of each.
-// Order of the sum: the rows of an iteration by themselves, then added to the total (see nt_cpu.wgsl); those left over one by one. So its bits depend on TURN.
-// columns_first 1: neighbouring workgroups share rows of dW, else columns: what they share should be the larger operand's part, so that the other
+// Gradient of a weight from operands staged in panels (stage.ts), for CPU drivers with subgroups of LANES (8 or 16): dW[n,k] (+)= alpha * sum_m
+// dy[m,n] x[m,k]
+// dy (rows, n) and x (rows, k) float32: column c of row m is in texel (c % 64 / 4, c / 64 * height + m). k is a multiple of 4. ACCUMULATE adds to
+// what dW holds.
+// A workgroup is one subgroup and owns 64 rows of dW x 4 * LANES columns. Of row m, a lane loads texels lane, lane + LANES .. of those 64 values of
+// dy, and texel j0 / 4 + lane of x; broadcasts of the former times the latter give an outer product. An iteration takes TURN rows m, as an
+// accumulator is written once per iteration, and each write is a blend.
+// In panels, what a workgroup reads is contiguous, row after row, and the processor prefetches it; in whole rows it would be 128 or 256 bytes of
+// each.
+// Order of the sum: the rows of an iteration separately, then added to the total (see nt_cpu.wgsl); those left over one by one. So its bits depend on
+// TURN.
+// columns_first 1: neighbouring workgroups share rows of dW, else columns. What they share should be the larger operand's part, so that the other
 // stays in the cache. dW has `stride` columns; out_row and out_column are where n and k begin in it.
 struct Params { rows: u32, columns_first: u32, n: u32, k: u32, dy_height: u32, x_height: u32, stride: u32, out_row: u32, out_column: u32, alpha: f32 }
 @group(0) @binding(0) var dy: texture_storage_2d<rgba32float, read>;
@@ -27,7 +32,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for r in 0..64
   var acc_$(r) = vec4f();
 #end
-  // Of a value that is a multiple of TURN the compiler would know which half of the array is read, and have none.
+  // If the compiler knew that this is a multiple of TURN, it would know which half of the array is read, and would keep no array on the stack.
   let rows = well_laid(p.rows, lane);
   let whole = rows - rows % $(TURN)u;
 #let LOADS = TURN*PARTS
@@ -104,7 +109,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     acc_$(r) = fma(vec4f(subgroupBroadcast(g$(r/4/LANES)[$(r%4)], $(r/4%LANES)u)), xv, acc_$(r));
 #end
   }
-  // Four rows an iteration, see nt_cpu.wgsl.
+  // Four rows per iteration, see nt_cpu.wgsl.
   let end = min(i0 + 64u, p.n);
   for (var i = i0; i < end; i += 4u) {
 #for q in 0..4

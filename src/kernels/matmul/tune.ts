@@ -1,4 +1,4 @@
-/** Finds the tile sizes of this adapter: every candidate in turn, several rounds, the best time of each. */
+/** Finds the tile sizes of this GPU adapter: measures every candidate in turn, for several rounds, and takes the best time of each. */
 import { availableParallelism } from 'node:os'
 import { driverSeconds } from '../../common/cpu-time.ts'
 import { Random } from '../../common/random.ts'
@@ -14,7 +14,7 @@ import { holdsUnitTile } from './units.ts'
 
 export interface TuneRow extends Tile {
   name: TileName
-  /** NaN where its result had other bits than the heuristic's tile: a driver's fault, and no choice. */
+  /** NaN if the result had other bits than with the default tile: a driver's fault, and the tile is not chosen. */
   gflops: number
   chosen: boolean
 }
@@ -31,10 +31,10 @@ export const tileWords: Record<TileName, string> = {
   fewUnits: 'matrix units, few rows',
 }
 
-/** A tile has to beat the heuristic's by this, so that noise changes nothing. */
+/** A tile must beat the default by this factor, so that noise changes nothing. */
 const margin = 1.03
 
-/** The names that this adapter's kernels ask for. */
+/** The names that this GPU adapter's kernels use. */
 function namesFor(gpu: Gpu): TileName[] {
   const { subgroupSize, matrixUnits } = gpu.facts
   if (cpuLanes(gpu).LANES > 0) return ['ntCpu', 'nnCpu']
@@ -44,7 +44,9 @@ function namesFor(gpu: Gpu): TileName[] {
 
 const isUnits = (name: TileName): boolean => name === 'units' || name === 'fewUnits'
 
-/** Rows, N and K of what a name is measured with, where `size` is that of products of many rows: few rows have the widths that a small model's layers have. */
+/**
+ * The product (rows, N, K) with which a name is measured; `size` is the one for many rows. With few rows it has the widths of a small model's layers.
+ */
 function sizeFor(name: TileName, [rows, n, k]: Size): Size {
   if (name === 'few' || name === 'fewUnits') return [Math.min(rows, 32), Math.min(n, 1024), k]
   if (name === 'fewMore') return [Math.min(rows, 32), Math.min(2 * n, 4096), Math.min(k, 1024)]
@@ -52,15 +54,17 @@ function sizeFor(name: TileName, [rows, n, k]: Size): Size {
 }
 type Size = [rows: number, n: number, k: number]
 
-/** Weights that products of few rows go through in turn, as a model's layers do: the same one again would come from a cache of the GPU. */
+/**
+ * Products of few rows go through this many weights in turn, like a model's layers: one weight again and again would come from a cache of the GPU.
+ */
 const layers = 8
 
 /**
- * Measures every candidate and sets the best on this device. The results of products do not change: a candidate that gives other bits than the heuristic's tile
- * (a driver's fault) is not taken.
- * @param options.seconds measured in all, at most; compiling comes on top
- * @param options.size rows, N and K of the product: by default of a small model on a CPU driver, of a large one on a GPU
- * @returns the tiles of the kernels that this adapter has
+ * Measures every candidate and sets the best on this device. Results of products do not change: a candidate that gives other bits than the default
+ * tile (a driver's fault) is not taken.
+ * @param options.seconds limit of all measuring; compilation comes on top
+ * @param options.size rows, N and K of the product: by default those of a small model on a CPU driver, of a large one on a GPU
+ * @returns the tiles of the kernels that this GPU adapter has
  */
 export async function tuneMatmul(
   gpu: Gpu,
@@ -84,15 +88,15 @@ export async function tuneMatmul(
 }
 
 interface TuneCase {
-  /** Those of the names before this one. */
+  /** The tiles chosen for the names before this one. */
   tiles: Tiles
   size: Size
-  /** When measuring ends (`performance.now()`): one round is always made. */
+  /** When measuring ends (`performance.now()`). One round is always made. */
   end: number
   report?: (row: TuneRow) => void
 }
 
-/** The best tile of a name. */
+/** The best tile for a name. */
 async function tuneTile(gpu: Gpu, name: TileName, { tiles, size: [rows, n, k], end, report }: TuneCase): Promise<Tile> {
   const { software } = gpu.facts
   const few = name.startsWith('few')
@@ -113,13 +117,13 @@ async function tuneTile(gpu: Gpu, name: TileName, { tiles, size: [rows, n, k], e
     const take = (tile: Tile): void => setTiles(gpu, { ...tiles, [name]: tile }, { always: !few })
     const bitsOf = async (tile: Tile): Promise<Buffer> => {
       take(tile)
-      gpu.clear(out) // what another has left there says nothing
+      gpu.clear(out) // results of earlier work would prove nothing
       run(weights[0])
       return Buffer.from(await gpu.read(out, 'tune'))
     }
     const bits = await bitsOf(usual)
     const best: number[] = []
-    for (const tile of candidates) best.push((await bitsOf(tile)).equals(bits) ? Infinity : NaN) // these compile
+    for (const tile of candidates) best.push((await bitsOf(tile)).equals(bits) ? Infinity : NaN) // this also compiles them
     const calls = few ? layers : software ? 4 : 8
     const all = (): void => {
       for (let i = 0; i < calls; i++) run(weights[i % weights.length])
@@ -147,7 +151,7 @@ async function tuneTile(gpu: Gpu, name: TileName, { tiles, size: [rows, n, k], e
   }
 }
 
-/** Values of -1 to 1, the same each time: among constants, rows or steps could change places unseen. */
+/** Reproducible values from -1 to 1: with constants, swapped rows or steps would not be noticed. */
 function noise(length: number): Float32Array<ArrayBuffer> {
   const random = new Random(1)
   return Float32Array.from({ length }, () => 2 * random.next() - 1)
@@ -155,13 +159,16 @@ function noise(length: number): Float32Array<ArrayBuffer> {
 const noiseBits = (length: number): Uint16Array<ArrayBuffer> =>
   Uint16Array.from(new Uint32Array(noise(length).buffer), (bits) => bits >>> 16)
 
-/** A tile whose operands the adapter's workgroup memory does not hold would be replaced by a smaller one, or not compile. */
+/**
+ * Whether the GPU adapter can run a tile. If its workgroup memory does not hold the operands, a smaller tile would be used, or the kernel would not
+ * compile.
+ */
 function fits(gpu: Gpu, name: TileName, tile: Tile): boolean {
   if (isUnits(name)) return holdsUnitTile(gpu, tile)
   return name === 'ntCpu' || name === 'nnCpu' || holdsRegisterTile(gpu, tile)
 }
 
-/** Seconds of a run: by timestamps, or on a software adapter by the processor time of its driver, as an idle machine would take. */
+/** Seconds of a run: by timestamps, or on a software adapter by its driver's processor time, which is what an idle machine would take. */
 async function timeOf(gpu: Gpu, run: () => void): Promise<number> {
   if (gpu.facts.software) {
     await gpu.sync('tune')

@@ -1,4 +1,4 @@
-/** Tables of tile sizes in the user's cache, one an adapter and driver: `~/.cache/dawn-rl/tune.json` or below XDG_CACHE_HOME. */
+/** Tables of tile sizes in the user's cache, one for each GPU adapter and driver: `~/.cache/dawn-rl/tune.json`, or under XDG_CACHE_HOME. */
 import { accessSync, constants, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { cacheFolder } from '../../common/cache.ts'
@@ -19,7 +19,7 @@ function tunePath(): string {
   return join(cacheFolder(), 'tune.json')
 }
 
-/** Throws UserError where nothing could be kept: to be called before a minute is spent on measuring. */
+/** Throws UserError if the cache cannot be written. To be called before a minute is spent on measuring. */
 export function checkTunePath(): void {
   const dir = dirname(tunePath())
   try {
@@ -30,19 +30,19 @@ export function checkTunePath(): void {
   }
 }
 
-/** The adapter and its driver: another version of either is tuned anew, and so are a software driver's vectors of 512 bits. */
+/** Identifies the GPU adapter and its driver: a new version of either is tuned again, and so is a software driver with 512-bit vectors. */
 export function tuneKey(gpu: Gpu): string {
   const { vendor, architecture, device, description } = gpu.device.adapterInfo
   return [vendor, architecture, device, description, ...(cpuLanes(gpu).WIDE ? ['512 bits'] : [])].join(' | ')
 }
 
-/** What `tune` found for this adapter; undefined where it has not run, where the file is damaged, and with DAWN_RL_TUNE=0. */
+/** What `tune` found for this GPU adapter. Undefined if it has not run, if the file is damaged, and with DAWN_RL_TUNE=0. */
 export function readTuned(gpu: Gpu): Partial<Tiles> | undefined {
   if (process.env.DAWN_RL_TUNE === '0') return undefined
   return readFile().adapters[tuneKey(gpu)]?.tiles
 }
 
-/** Keeps tiles for this adapter; those of other adapters stay. Gives the file's path. */
+/** Stores tiles for this GPU adapter, and keeps those of other adapters. @returns the file's path */
 export function writeTuned(gpu: Gpu, tiles: Partial<Tiles>): string {
   const path = tunePath()
   const file = readFile()
@@ -54,7 +54,7 @@ export function writeTuned(gpu: Gpu, tiles: Partial<Tiles>): string {
   return path
 }
 
-/** Only speed hangs on the file, so one that cannot be read counts as none. */
+/** An unreadable file counts as none, since only speed depends on it. */
 function readFile(): TuneFile {
   try {
     const file = JSON.parse(readFileSync(tunePath(), 'utf8')) as TuneFile

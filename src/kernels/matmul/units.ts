@@ -1,7 +1,9 @@
 /**
- * The matmul tier of matrix units: f16 x f16 -> float32. Off unless a run asks for it (`useMatrixUnits`), since arithmetic is float32 otherwise. Whether
- * a product is taken depends on the weight's shape and never on the number of rows, so a row has the same bits in every batch here too.
- * An operand rounds to 11 bits (bf16 weights have 8, so they only lose what lies outside f16's range, when they are written; Weight.f16); sums are float32.
+ * The matmul tier of matrix units: f16 x f16 -> float32. It is off unless a run asks for it (`useMatrixUnits`), since arithmetic is float32
+ * otherwise. Whether it takes a product depends on the weight's shape and never on the number of rows, so a row has the same bits in every batch here
+ * too.
+ * Operands are rounded to 11 significant bits, sums are float32. bf16 weights have only 8 bits, so they lose nothing but what lies outside f16's
+ * range, and that when they are written (Weight.f16).
  */
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
@@ -15,30 +17,34 @@ import { tileCandidates, tilesOf, type Tile } from './tiles.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = { units: file('units.wgsl'), stage: file('units_stage.wgsl') }
-/** Activations that a product reads: `depth` columns of rows `stride` apart, from `column` on, times `scale`. */
+/** Activations that a product reads, multiplied by `scale`: `depth` columns, from `column` on, of rows that are `stride` apart. */
 interface Activations {
   data: Binding
   depth: number
   stride: number
   column: number
   scale: number
-  /** The same in f16, (rows, depth), where a kernel before has left it (`takesHalf`). */
+  /** The same in f16, (rows, depth), if an earlier kernel wrote it (`takesHalf`). */
   half?: GpuBuffer
 }
 
-/** The deepest K-block of a tile, of which all others are parts. */
+/** The deepest K-block of any tile; all others divide it. */
 const deepest = Math.max(KT, ...[...tileCandidates.units, ...tileCandidates.fewUnits].map(({ depth = KT }) => depth))
 
-/** Whether products with this weight on matrix units, of any number of rows, take activations in f16 that another kernel has left, (rows, K) without room between them. */
+/**
+ * Whether products with this weight run on matrix units for any number of rows and can read activations in f16 that another kernel wrote, (rows, K)
+ * without padding.
+ */
 export function takesHalf(gpu: Gpu, weight: Weight): boolean {
   return !!matrixUnitOf(gpu) && !!weight.f16 && weight.columns % deepest === 0
 }
 
 /**
- * Activations in f16, rows of `stride` values each; `release` is to be called after use. They are made once for all workgroups of a product, which would each have to convert what they read: it
- * reads and writes 6 bytes a value, and prefetching f16 takes half the registers of prefetching float32, which a workgroup with 128 x 128 outputs needs.
+ * Activations in f16, rows of `stride` values each. The caller calls `release` after use. They are converted once for all workgroups of a product,
+ * which would otherwise each convert what they read. That reads and writes 6 bytes per value, and prefetching f16 takes half the registers that
+ * float32 would take, which a workgroup with 128 x 128 outputs needs.
  * @param KT of the kernel that reads them: rows end with zeros up to a multiple of it
- * @param behind rows of room after the last, for a kernel that reads some of them and does not use what they hold
+ * @param behind rows of room after the last, for a kernel that reads some of them but does not use their contents
  */
 export function inHalf(
   gpu: Gpu,
@@ -55,7 +61,7 @@ export function inHalf(
   return { x, stride: words * 8, release: () => x.release() }
 }
 
-/** Whether a product with this weight runs here: `stride` is of the activations that are multiplied, `column` where they start. */
+/** Whether a product with this weight runs here. `stride` and `column` are those of the activations that are multiplied. */
 export function takesUnits(gpu: Gpu, weight: Weight, part: Part, stride: number, column: number): boolean {
   if (!matrixUnitOf(gpu) || !weight.f16) return false
   return stride % 4 === 0 && column % 4 === 0 && part.rows % 4 === 0
@@ -69,7 +75,7 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
   run(gpu, activations, y, weight, part, options, { FORM_NT: 1 }, { rows, columns: part.rows, depth: k, ...place })
 }
 
-/** dx (+)= alpha * (dy W + LoRA) of one part. @param parts where `flags` has SPLIT_K: dx is (parts, rows, K), of so many terms each */
+/** dx (+)= alpha * (dy W + LoRA) of one part. @param parts if `flags` has SPLIT_K: dx is (parts, rows, K), with that many terms in each part */
 export function backwardInput(
   gpu: Gpu,
   dy: Binding,
@@ -112,7 +118,7 @@ function run(
   release()
 }
 
-/** A tile, its subgroups (`down` and `across`), and its K-block. */
+/** A tile with its subgroups (`down` x `across`) and its K-block. */
 interface UnitTile extends Tile {
   down: number
   across: number
@@ -120,9 +126,9 @@ interface UnitTile extends Tile {
 }
 
 /**
- * What a workgroup and its subgroups own, and the fragments that they multiply, as constants of the kernels.
+ * The constants of the kernels: what a workgroup and its subgroups own, and the fragments that they multiply.
  * @param columns of the product
- * @param paired whether the columns of a subgroup are of two members, or of the halves of heads
+ * @param paired whether a subgroup's columns belong to two members, or to both halves of heads
  */
 export function shapeFor(gpu: Gpu, rows: Count, columns: number, paired = false) {
   const { m, n, k } = matrixUnitOf(gpu)!
@@ -135,20 +141,23 @@ export function shapeFor(gpu: Gpu, rows: Count, columns: number, paired = false)
   const [A_AHEAD, B_AHEAD] = [ahead(tile.rows), ahead(tile.columns)]
   const sizes = { TM: tile.rows, TN: tile.columns, SM: down, SN: across, LANES, KT: depth, FM: m, FN: n, FK: k, THREADS }
   const more = { A_MORE: Number(A_AHEAD < vectors(tile.rows)), B_MORE: Number(B_AHEAD < vectors(tile.columns)) }
-  // How far the loop over a K-block is unrolled: on a software driver's units, whose products are thousands of instructions, not at all.
+  // How many steps of the loop over a K-block are unrolled. On a software driver's matrix units, whose products are thousands of instructions: one.
   return { ...sizes, A_AHEAD, B_AHEAD, ...more, DEEP: hasWideSubgroups(gpu) ? depth / k : 1 }
 }
 
-/** Columns up to which few rows take narrow workgroups, with a deep K-block between two barriers, as what they wait for is their loads. */
+/**
+ * Up to this many columns, products of few rows take narrow workgroups with a deep K-block between two barriers, as they mostly wait for their loads.
+ */
 const fewColumns = 16_384
 
 /**
- * Columns from which on up to 64 rows (the head's chunks) take a wider tile, of which there are still 256 and more: on an H200 it did 131 TFLOP/s in the tuner, beside 103 of 64 x 64.
+ * From this many columns on, up to 64 rows (the head's chunks) take a wider tile, which still gives at least 256 tiles. On an H200 it reached 131
+ * TFLOP/s in the tuner, 64 x 64 reached 103.
  */
 const headColumns = 32_768
 const headTile: Tile = { rows: 64, columns: 128, subgroup: { rows: 32, columns: 64 } }
 
-/** Small tiles for few rows; else the tuned one, or the largest smaller one that the adapter's workgroup memory holds. */
+/** Small tiles for few rows; else the tuned tile, or the largest smaller one that fits the GPU adapter's workgroup memory. */
 function tileFor(gpu: Gpu, rows: number, columns: number, paired = false): UnitTile {
   if (rows <= 32) {
     const tile = arranged(gpu, tilesOf(gpu).fewUnits, paired)
@@ -161,8 +170,8 @@ function tileFor(gpu: Gpu, rows: number, columns: number, paired = false): UnitT
 }
 
 /**
- * What a subgroup owns, unless the tile says otherwise: 64 x 64 outputs of large tiles where it has 32 lanes or more, which is 128 registers of them; else 32 x 32, and of few
- * rows and columns a fragment's rows of each. Paired columns are two fragments at least.
+ * The subgroups of a tile. Unless the tile says otherwise, a subgroup of 32 or more lanes owns 64 x 64 outputs of a large tile, which take 128
+ * registers. Otherwise it owns 32 x 32 outputs, and with few rows and columns as many rows as a fragment. Paired columns take at least two fragments.
  */
 function arranged(gpu: Gpu, { rows, columns, depth = KT, subgroup }: Tile, paired = false): UnitTile {
   const { m, n } = matrixUnitOf(gpu)!
@@ -174,7 +183,7 @@ function arranged(gpu: Gpu, { rows, columns, depth = KT, subgroup }: Tile, paire
   return { rows, columns, down: rows / own.rows, across: columns / own.columns, depth }
 }
 
-/** Whether a workgroup may have the threads of a tile, and its memory holds the operands. Only after `useMatrixUnits`. */
+/** Whether a workgroup may have the threads of a tile, and its memory holds the operands. To be called only after `useMatrixUnits`. */
 export const holdsUnitTile = (gpu: Gpu, tile: Tile): boolean => holds(gpu, arranged(gpu, tile))
 
 function holds(gpu: Gpu, { rows, columns, down, across, depth }: UnitTile): boolean {

@@ -1,11 +1,14 @@
-// Matmul on matrix units, f16 x f16 -> f32, for GPUs that have them (`chromium-experimental-subgroup-matrix`), forward and backward to the input:
+// Matmul on matrix units, f16 x f16 -> f32, for GPUs that have them (`chromium-experimental-subgroup-matrix`): forward product and gradient of the
+// input.
 //   FORM_NT: y[m,n] = sum_k x[m,k] W[n,k]     else (NN): dx[m,k] = sum_n dy[m,n] W[n,k]
-// times alpha. LORA goes on summing over the rank in float32 (NT: xa, B; NN: dxa, A), BIAS and RESIDUAL are added after alpha, ACCUMULATE adds to what is there.
-// `a` is x or dy as units_stage.wgsl leaves it: in f16, times a power of two that out_scale takes out again, rows a multiple of KT apart with zeros behind the depth; `b` is W in
-// f16 too (Weight.f16). Both are eight values a vec4u, and W's rows too are multiples of 8.
-// A workgroup of SM x SN subgroups owns TM x TN outputs; both operands pass through workgroup memory as f16, KT deep (units_turns.wgsl); a subgroup multiplies
-// fragments of FM x FN x FK. SPLIT_K: a workgroup takes that many steps of the depth (a multiple of KT), and what it gets is a matrix of its own: out is (parts, rows,
-// columns). Order of the sum: fragments of FK along the depth, one after another, for every tile and number of rows; within one, the unit's own.
+// times alpha. LORA continues the sum over the rank in float32 (NT: xa, B; NN: dxa, A). BIAS and RESIDUAL are added after alpha. ACCUMULATE adds to
+// what is there.
+// `a` is x or dy as units_stage.wgsl writes it: in f16, times a power of two that out_scale divides out again, with zeros after the depth up to a
+// multiple of KT. `b` is W, also in f16 (Weight.f16). Both have eight values per vec4u, and the length of W's rows is a multiple of 8 too.
+// A workgroup of SM x SN subgroups owns TM x TN outputs; both operands pass through workgroup memory as f16 in K-blocks of KT (units_turns.wgsl); a
+// subgroup multiplies fragments of FM x FN x FK. SPLIT_K: a workgroup takes that many steps of the depth (a multiple of KT), and its result goes to a
+// matrix of its own: out is (parts, rows, columns).
+// Order of the sum: fragments of FK along the depth, one after another, for every tile and number of rows; within a fragment, the unit's own order.
 struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, b_stride: u32, b_row: u32, out_stride: u32, out_column: u32, first_row: u32, alpha: f32, out_scale: f32 }
 @group(0) @binding(0) var<storage, read> a: array<vec4u>;
 @group(0) @binding(1) var<storage, read_write> out: array<f32>;
@@ -26,7 +29,8 @@ struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, b
 #endif
 #include "units_memory.wgsl"
 
-// Epilogue of a fragment that lies in `scratch` from `start` on and begins at row i and column j of the output: a lane has one column of it, $(LANES/FN) rows apart.
+// Epilogue of a fragment that lies in `scratch` from `start` on and begins at row i and column j of the output: a lane has one of its columns, in
+// rows LANES/FN apart.
 fn finish(out_row: u32, i: u32, j: u32, start: u32, lane: u32) {
   let column = j + lane % $(FN)u;
 #for q in 0..FM*FN/LANES
@@ -74,7 +78,8 @@ fn finish(out_row: u32, i: u32, j: u32, start: u32, lane: u32) {
 #end
 }
 
-// For units_memory.wgsl: how deep W is, and where a row or column of it begins, in vectors of eight; past the end the last one, whose sums are not stored.
+// For units_memory.wgsl: the depth of W, and where a row or column of it begins, in vectors of eight. Past the end: the last one, whose sums are not
+// stored.
 fn b_depth() -> u32 { return p.depth; }
 #if FORM_NT
 fn b_row(j: u32) -> u32 { return (p.b_row + min(j, p.columns - 1u)) * p.b_stride / 8u; }

@@ -1,6 +1,7 @@
-// The K loop of matrix units (units.wgsl, group_units.wgsl): steps begin .. end of the depth, a K-block of KT per iteration, into the accumulator fragments acc_i_j. The next K-block is
-// prefetched before the products of this one, which hide the latency, and stored once all have read: A_AHEAD and B_AHEAD vectors a thread, which is all but where subgroups are narrow
-// (A_MORE, B_MORE: the rest is loaded when it is stored).
+// The K loop of matrix units (units.wgsl, group_units.wgsl): steps begin .. end of the depth, one K-block of KT per iteration, into the accumulator
+// fragments acc_i_j.
+// The next K-block is prefetched before the products of this one, which hide the latency, and stored once all threads have read: A_AHEAD and B_AHEAD
+// vectors per thread. That is all of it, except where subgroups are narrow (A_MORE, B_MORE: the rest is loaded when it is stored).
   let subgroup = id / $(LANES)u;
   let lane = id % $(LANES)u;
   let si = (subgroup / $(SN)u) * $(TM/SM)u;
@@ -38,7 +39,7 @@
 #for s in 0..B_AHEAD
     b$(s) = b[b_from$(s) + b_place(t0 + $(KT)u, id + $(s*THREADS)u)];
 #end
-    // DEEP steps of fragments are unrolled: a whole K-block, but on software drivers' units, whose products are thousands of instructions.
+    // DEEP steps of fragments are unrolled: a whole K-block, or one on software drivers' matrix units, whose products are thousands of instructions.
     for (var d0 = 0u; d0 < $(KT/FK)u; d0 += $(DEEP)u) {
 #for d in 0..DEEP
 #for i in 0..TM/SM/FM
