@@ -5,7 +5,7 @@
 var<workgroup> e_scratch: array<E, LANES>;
 var<workgroup> f_scratch: array<f32, LANES>;
 #endif
-// The value that lane `source` holds, for a `source` that all lanes agree on.
+// The value of lane `source`, which must be the same number in all lanes.
 fn e_from(lane: u32, value: E, source: u32) -> E {
 #if SUBGROUP
   return subgroupShuffle(value, source);
@@ -26,8 +26,8 @@ fn f_from(lane: u32, value: f32, source: u32) -> f32 {
   return f_scratch[source];
 #endif
 }
-// Loop bounds: LANES, DE and C. ROLLED (CPU drivers): read from the params, so that the driver's compiler does not unroll: there each load or store in the code costs
-// 2 KB of machine code and a tenth of a second of compilation, and an iteration of a loop next to nothing.
+// Loop bounds: LANES, DE and C. ROLLED (CPU drivers): they are read from the params, so that the driver's compiler does not unroll. There each load
+// or store in the code costs 2 KB of machine code and a tenth of a second of compilation, but an iteration of a loop costs next to nothing.
 #if ROLLED
 fn turns() -> u32 { return p.lanes; }
 fn elements() -> u32 { return p.elements; }
@@ -37,7 +37,8 @@ fn turns() -> u32 { return LANES; }
 fn elements() -> u32 { return DE; }
 fn parts() -> u32 { return $(C)u; }
 #endif
-// The sum of a tile's weights over the lanes. TREE: in the tree of lanes.wgsl written out, not in the order of the driver's subgroupAdd, so that tile_forward.wgsl has the same bits.
+// The sum of a tile's weights over the lanes. TREE: in the order of lanes.wgsl's tree, written out, not in that of the driver's subgroupAdd, so that
+// tile_forward.wgsl gives the same bits.
 fn weights_sum(lane: u32, w: f32) -> f32 {
 #if TREE
   var sum = w;

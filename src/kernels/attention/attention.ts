@@ -1,4 +1,4 @@
-/** Causal, packed, grouped-query attention: forward for training, prefill and decode, and its backward. */
+/** Causal grouped-query attention over packed sequences: the forward pass for training, prefill and decode, and the backward pass. */
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import { GpuTexture, type GpuBuffer } from '../../gpu/pool.ts'
@@ -25,13 +25,13 @@ export interface HeadShape {
   heads: number
   kvHeads: number
   headDim: number
-  /** What scores are multiplied with. Default: 1 / sqrt(headDim). */
+  /** Factor of the scores. Default: 1 / sqrt(headDim). */
   scale?: number
-  /** Tokens that a row sees, itself included: the last so many. Default: all before it. */
+  /** Number of tokens that a row sees: the last ones, itself included. Default: all tokens up to itself. */
   window?: number
 }
 
-/** HG: query heads of one kv head that a workgroup takes together, at most 4, a divisor of the group. */
+/** HG: query heads of one kv head that a workgroup takes together; at most 4, and a divisor of the group. */
 type HeadConstants = Constants & { LANES: number; DE: number; C: number; HG: number; WIDE: number }
 
 /** Constants of a head shape. */
@@ -56,68 +56,78 @@ function constantsOf(gpu: Gpu, { heads, kvHeads, headDim, window = 0 }: HeadShap
     HG,
     WINDOW: window,
     EVEN: Number(DE % base.LANES === 0),
-    // GPUs that go through many rows by tiles add up by a tree of their own there.
+    // On GPUs, the tile kernels for many rows add up weights in a tree of their own.
     TREE: Number(!gpu.facts.software && base.SUBGROUP === 1),
   }
 }
 
 /**
- * Neighbouring rows of a workgroup in training, which share each load: QR query rows, KR key rows. On CPU drivers loads are most of the time, and with more than some 24 vectors a lane
- * the unrolled code outgrows the instruction cache. No bit depends on it.
+ * Neighbouring rows that a workgroup takes together in training, sharing each load: QR query rows, KR key rows. On CPU drivers most of the time goes
+ * into loads, and with more than some 24 vectors per lane the unrolled code outgrows the instruction cache. No bit depends on it.
  */
 function together(gpu: Gpu, { SUBGROUP, C, HG }: HeadConstants): { QR: number; KR: number } {
   if (!gpu.facts.software || !SUBGROUP) return { QR: 1, KR: C > 4 ? 1 : 2 }
   return { QR: most(24, HG * C), KR: most(16, C) }
 }
-/** The largest power of two, at most 8, of rows of `each` vectors that are no more than `vectors` together; at least 1. */
+/** The largest of 8, 4, 2 and 1 for which that many rows of `each` vectors have at most `vectors` in all; at least 1. */
 const most = (vectors: number, each: number): number => [8, 4, 2, 1].find((n) => n * each <= vectors) ?? 1
-/** PACKED of forward.wgsl: vectors of LANES that hold one scalar for each row and head of a workgroup, as on CPU drivers a scalar costs as much as a vector; 0: scalars are not packed. */
+/**
+ * PACKED of forward.wgsl: number of vectors of LANES that hold one scalar for each row and head of a workgroup, since on CPU drivers a scalar costs
+ * as much as a vector. 0: scalars are not packed.
+ */
 const packed = (gpu: Gpu, { SUBGROUP, HG, LANES }: HeadConstants, QR: number): number =>
   gpu.facts.software && SUBGROUP ? Math.ceil((QR * HG) / LANES) : 0
-/** Whether the kernels with one row, or key, per lane (row-lanes.ts) take these heads, once their operands are staged in textures: on CPU drivers with subgroups. */
+/**
+ * Whether the kernels with one row or key per lane (row-lanes.ts) take these heads, once their operands are staged in textures: on CPU drivers with
+ * subgroups.
+ */
 const takesRowLanes = ({ facts }: Gpu, { SUBGROUP, VEC4 }: Constants): boolean => facts.software && SUBGROUP === 1 && VEC4 === 1
 /**
- * Loads that a GPU's subgroup has in flight in forward.wgsl: AHEAD vectors of a key, UNROLL rows of V. GPUs hide memory's latency behind many subgroups, and decoding has few. No bit
- * depends on it.
+ * Loads that a GPU's subgroup has in flight in forward.wgsl: AHEAD vectors of a key, UNROLL rows of V. GPUs hide memory latency with many subgroups,
+ * and decoding has few. No bit depends on it.
  */
 function ahead(gpu: Gpu, { LANES, SUBGROUP, DE, C }: HeadConstants): { AHEAD: number; UNROLL: number } | undefined {
   if (gpu.facts.software || !SUBGROUP) return undefined
   const AHEAD = [32, 16, 8, 4, 2, 1].find((n) => DE % n === 0 && LANES % n === 0)!
-  // Each row of V is C vectors (at most 8 count): 32 vectors are 128 registers, which a subgroup has that is alone on its processor.
+  // A row of V is C vectors (counted as at most 8). 32 vectors are 128 registers, which a subgroup can have if it is alone on its processor.
   return { AHEAD, UNROLL: [32, 16, 8, 4].find((n) => n * Math.min(C, 8) <= 32 && n <= LANES)! }
 }
 
-/** Keys of a split, which has softmax sums of its own that are then merged into those before it, in every pass: a multiple of a tile's and of a page's. */
+/**
+ * Keys of a split. In every pass a split has softmax sums of its own, which are then merged into those before it. A multiple of a tile's keys and of
+ * a page's.
+ */
 const SPLIT = 256
-/** Workgroups that keep a GPU busy: with fewer, each split of a row's keys gets one of its own. */
+/** Number of workgroups that keeps a GPU busy. With fewer, each split of a row's keys gets a workgroup of its own. */
 const enough = 512
 
 /**
- * Most splits of a row's keys in a cache that get workgroups of their own (split-K); 1: one workgroup goes through all of a row's keys. No bit depends on it.
+ * How many splits of a row's keys in a cache get workgroups of their own (split-K), at most. 1: one workgroup goes through all of a row's keys. No
+ * bit depends on it.
  */
 export function decodeSplits(gpu: Gpu, rows: Count, shape: HeadShape, paged: PagedCache): number {
-  // A CPU has few threads, and rows of prompts are many.
+  // A CPU has few threads, and prompts have many rows.
   if (paged.splits === undefined && (gpu.facts.software || paged.prompts)) return 1
   const many = capacityOf(rows) * shape.heads
   const splits = Math.ceil(paged.longest / SPLIT)
-  // All splits' partial outputs are one binding.
+  // The partial outputs of all splits are one binding.
   if (many * splits * shape.headDim * 4 > gpu.facts.limits.maxBinding) return 1
   return (paged.splits ?? many / constantsOf(gpu, shape).HG < enough) ? splits : 1
 }
 
 /**
- * Bytes of a staging texture at most, a few hundredths of the activations of as many rows. From buffers instead, attention takes 1.1 to 1.3 times as long with 8 lanes, and many times as
- * long with 16, whose shuffles of what was loaded are loops (lanes.wgsl).
+ * Limit of a staging texture in bytes: a few hundredths of the activations of as many rows. Reading from buffers instead, attention takes 1.1 to 1.3
+ * times as long with 8 lanes, and many times as long with 16, where shuffles of loaded values are loops (lanes.wgsl).
  */
 const maxStaged = 256 << 20
-/** The textures of a device by operand and shape. */
+/** The textures of a device, by operand and shape. */
 const stages = new WeakMap<Gpu, Map<string, GpuTexture>>()
 
 type Stage = (role: 'q' | 'k' | 'v' | 'dO', data: GpuBuffer) => GpuTexture
 
 /**
- * Copies operands that are read repeatedly to textures, which a CPU driver reads three times faster than buffers (see matmul/stage.ts); undefined where that cannot be: another
- * adapter, rows that are no multiple of 256 bytes, more than a texture takes.
+ * Copies operands that are read repeatedly to textures, which a CPU driver reads three times as fast as buffers (see matmul/stage.ts). Undefined if
+ * that is impossible: another adapter, rows that are no multiple of 256 bytes, or more than a texture holds.
  */
 function stageOf(gpu: Gpu, rows: Count, { heads, kvHeads, headDim }: HeadShape): Stage | undefined {
   const { limits } = gpu.facts
@@ -144,17 +154,17 @@ export interface PagedCache {
   pages: GpuBuffer
   size: number
   f16: boolean
-  /** Whether the batch has rows of prompts, marked in `info`: neighbouring ones see the same keys and share a workgroup. */
+  /** Whether the batch has rows of prompts, marked in `info`. Neighbouring ones see the same keys and share a workgroup. */
   prompts: boolean
-  /** Most keys that a row sees. */
+  /** The largest number of keys that a row sees. */
   longest: number
-  /** Whether splits of a row's keys get workgroups of their own. Default: where there are few rows, on GPUs. */
+  /** Whether splits of a row's keys get workgroups of their own. Default: on GPUs, if there are few rows. */
   splits?: boolean
-  /** Rows with a common prefix, which go through its keys together first; `info` says how many keys these are (common.wgsl). */
+  /** Rows with a common prefix, which go through its keys together first; `info` says how many keys that are (common.wgsl). */
   shared?: SharedRows
 }
 
-/** What attention reads and writes. */
+/** The buffers that attention reads and writes. */
 interface ForwardBuffers {
   q: GpuBuffer
   k: CacheData
@@ -167,12 +177,14 @@ interface ForwardBuffers {
 }
 
 /**
- * o and lse from q, k, v.
- * @param t q, o (rows, heads, D); k, v (key rows, kv heads, D): this batch's own rows, or a cache where `paged` says how to find them; lse (rows, heads);
- *   with `decodeSplits` above 1 parts (rows, heads, splits, D) and stats (rows, heads, splits, 2), scratch;
- *   info (rows) vec4u: prefix start, prefix length, own start, position, or with pages: first entry, 1 for a prompt's row, shared keys, position (see attention/common.wgsl)
- * @param options.neighbours k and v are this batch's own rows, so that neighbouring rows mostly see the same keys and go together: faster, the same bits
- * @param options.half o is in f16, as products on matrix units read it (`takesHalf`): over a cache, where no rows are of prompts
+ * Computes o and lse from q, k, v.
+ * @param t q, o (rows, heads, D); k, v (key rows, kv heads, D): this batch's own rows, or a cache, in which `paged` locates them; lse (rows, heads);
+ *   scratch, if `decodeSplits` is above 1: parts (rows, heads, splits, D) and stats (rows, heads, splits, 2);
+ *   info (rows) vec4u: prefix start, prefix length, own start, position; or with pages: first entry, 1 for a prompt's row, shared keys, position (see
+ *     attention/common.wgsl)
+ * @param options.neighbours k and v are this batch's own rows, so neighbouring rows mostly see the same keys and are computed together: faster, with
+ * the same bits
+ * @param options.half o is written in f16, as products on matrix units read it (`takesHalf`): only over a cache, in a batch without rows of prompts
  */
 export function attention(
   gpu: Gpu,
@@ -193,13 +205,14 @@ export function attention(
   const inLanes = TEX && takesRowLanes(gpu, constants)
   const byRows = (cached: Constants): void =>
     runInLanes(gpu, 'forward', { ...constants, ...cached, TEX, SPLIT }, bindings, params, shape)
-  // Unrolled where shuffles are loops (16 lanes, lanes.wgsl) and loads, being of textures, little code.
+  // Unrolled where shuffles are loops (16 lanes, lanes.wgsl) and loads are little code because they read textures.
   const WRITTEN = TEX * constants.WIDE
   const bindings = [t.q, k, v, t.info, t.o, t.lse, ...(paged ? [paged.pages] : [])]
   const run = (QR: number, cached: Constants, ...state: GpuBuffer[]): void => {
-    // Two rows of V an iteration, but one where several query rows have a broadcast each in it; GPUs have an UNROLL of their own (ahead).
+    // Two rows of V per iteration, but one where each has a broadcast for several query rows. GPUs have an UNROLL of their own (`ahead`).
     const UNROLL = QR === 1 && gpu.facts.software ? 2 : 1
-    // A single row shares keys with the next one in a prompt at most, and by then they are evicted from the cache: so the heads of a row, whose keys lie side by side, follow each other.
+    // A single row shares keys at most with the next one in a prompt, and by then they are evicted from the cache. So the heads of a row, whose keys
+    // lie side by side, follow each other.
     const alone = QR === 1 && 'KV_FOLD' in cached ? { HEADS_FIRST: 1, TOUCH: cached.TILED } : undefined
     const { SPREAD, groups } = workgroups(gpu, rows, QR, shape.heads / constants.HG)
     const kernel = gpu.kernel(paths.forward, {
@@ -250,7 +263,7 @@ export function attention(
   else run(QR, { ...cached, PART: 2 })
 }
 
-/** `attention` over a cache where each split of a row's keys has a workgroup of its own (`decodeSplits`). @param written how o is written */
+/** `attention` over a cache, with a workgroup for each split of a row's keys (`decodeSplits`). @param written constants for how o is written */
 function bySplits(
   gpu: Gpu,
   t: ForwardBuffers & { pages: GpuBuffer },
@@ -269,7 +282,8 @@ function bySplits(
 }
 
 /**
- * Operands of the backward kernels. `ends`: of each key row, which rows see it (key_ends.wgsl), with its position where heads have a window (key_places.wgsl). `soft`: as delta.wgsl fills it.
+ * Operands of the backward kernels. `ends`: for each key row, which rows see it (key_ends.wgsl); in layers with a window also its position
+ * (key_places.wgsl). `soft`: as delta.wgsl writes it.
  */
 export interface BackwardBuffers {
   q: GpuBuffer
@@ -285,9 +299,9 @@ export interface BackwardBuffers {
 }
 
 /**
- * dq, dk, dv from dO; k and v are this batch's own rows.
+ * Computes dq, dk and dv from dO; k and v are this batch's own rows.
  * @param t as in `attention`, with keyEnd (rows) u32: rows r .. keyEnd[r] - 1 see key row r; soft (rows, heads, 2) is scratch
- * @param chosen of the kernels on matrix units a shape other than the adapter's, to measure and test it
+ * @param chosen a shape for the kernels on matrix units other than the adapter's, to measure and test it
  */
 export function attentionBackward(
   gpu: Gpu,

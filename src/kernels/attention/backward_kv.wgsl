@@ -1,8 +1,9 @@
-// Backward of attention to k and v in one pass: for key row r, over every query row t that sees it and every query head h of its group,
+// Backward pass of attention to k and v in one pass: for key row r, over every query row t that sees it and every query head h of its group,
 //   dV_r += P dO[t,h], dK_r += scale dS q[t,h]; P and dS as in backward_q.wgsl.
-// A packed batch puts a prompt right before all the rollouts that share it, so the rows that see r are r .. key_end[r] - 1: no list, no
-// atomics. dk, dv (rows, kv heads, D). A workgroup takes KR neighbouring key rows of one kv head (they share the loads of q and dO) and goes through
-// the queries by tiles of LANES, heads in order, rows in order: lane l scores row l of the tile, then owns a part of dk and dv.
+// In a packed batch, a prompt comes right before all rollouts that share it, so the rows that see r are r .. key_end[r] - 1: neither lists nor
+// atomics are needed. dk, dv (rows, kv heads, D).
+// A workgroup takes KR neighbouring key rows of one kv head, which share the loads of q and dO, and goes through the queries in tiles of LANES, heads
+// in order, rows in order: lane l scores row l of the tile, and then owns a part of dk and dv.
 struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<E>;
 @group(0) @binding(1) var<storage, read> k: array<E>;

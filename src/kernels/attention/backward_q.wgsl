@@ -1,5 +1,5 @@
-// Backward of attention to q, probabilities recomputed from the saved lse (arXiv 2307.08691):
-//   P_j = exp(scale q.k_j - lse), dS_j = P_j (dO.v_j - delta), dq = scale sum_j dS_j k_j. Shapes, tiles and rows as in forward.wgsl.
+// Backward pass of attention to q, with probabilities recomputed from the saved lse (arXiv 2307.08691):
+//   P_j = exp(scale q.k_j - lse), dS_j = P_j (dO.v_j - delta), dq = scale sum_j dS_j k_j. Shapes, tiles and rows are as in forward.wgsl.
 struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<E>;
 @group(0) @binding(1) var<storage, read> k: array<E>;

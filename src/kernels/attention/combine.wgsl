@@ -1,6 +1,7 @@
-// Merges the splits of a row's keys that forward.wgsl (SPLITS) left, in order and with the operations of join.wgsl, so with the bits of one workgroup that does all splits. Then o / l and
-// lse = m + log(l). parts (rows, heads, splits, D), stats (rows, heads, splits) (m, l), info as in common.wgsl, o (rows, heads, D; O_F16: f16), lse (rows, heads).
-// A workgroup a row and head.
+// Merges the splits of a row's keys that forward.wgsl (SPLITS) wrote, in order and with the operations of join.wgsl, so with the bits of one
+// workgroup that does all splits. Then it writes o / l and lse = m + log(l).
+// parts (rows, heads, splits, D), stats (rows, heads, splits) (m, l), info as in common.wgsl, o (rows, heads, D; O_F16: f16), lse (rows, heads). One
+// workgroup per row and head.
 struct Params { rows: u32, splits: u32 }
 @group(0) @binding(0) var<storage, read> parts_in: array<E>;
 @group(0) @binding(1) var<storage, read> stats: array<vec2f>;

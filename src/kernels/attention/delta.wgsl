@@ -1,5 +1,6 @@
-// What attention's backward needs of each query: soft[t,h] = (lse[t,h], delta[t,h]), delta = dO[t,h] . O[t,h], which the softmax's backward
-// subtracts, summed in order. d_out, o (rows, heads, D), lse (rows, heads), soft (rows, heads). `width` elements a head, values or VEC4 four of them.
+// What the backward pass of attention needs of each query: soft[t,h] = (lse[t,h], delta[t,h]), where delta = dO[t,h] . O[t,h], summed in order, is
+// what the softmax's gradient subtracts. d_out, o (rows, heads, D), lse (rows, heads), soft (rows, heads). `width`: elements of a head; an element is
+// one value, or with VEC4 four.
 struct Params { count: u32, width: u32 }
 #include "vectors.wgsl"
 @group(0) @binding(0) var<storage, read> d_out: array<E>;

@@ -1,23 +1,28 @@
-// Causal attention with grouped queries (arXiv 2305.13245), online softmax (arXiv 2205.14135), packed and variable-length:
+// Causal attention with grouped queries (arXiv 2305.13245) and online softmax (arXiv 2205.14135), over packed sequences of any length:
 //   o[t,h] = sum_j p_j v_j, p = softmax_j(scale q[t,h] . k_j) over the keys that info[t] names; lse[t,h] = log sum_j exp(scale q . k_j).
 // q, o (rows, heads, D), k, v (key rows, kv heads, D), lse (rows, heads).
-// A workgroup takes QR rows and HG query heads of one kv head; rows with the same keys go through them together. Keys go by tiles of LANES in logical order: lane l scores key l of the
-// tile; then lane l accumulates its elements of o (l, l + LANES, ..) over the tile's keys in order. Tiles start at logical key 0, so the order of every sum depends on the position alone:
-// training, prefill and decode give the same bits. So do splits of SPLIT keys, each with softmax sums of its own that are then merged into those before it (join.wgsl): here, or with
-// SPLITS by combine.wgsl. SPLITS is split-K, a workgroup a split, so that few rows with many keys fill a GPU: it writes parts (rows, heads, splits, D) and stats (rows, heads, splits)
-// (m, l) instead of o and lse; QR is 1.
-// HEADS_FIRST: neighbouring workgroups have the same rows, else the same head. TOUCH: prefetch for a cache in textures: before a tile is gone through, each 64-byte cache line of its
-// keys and values is loaded once, LANES lines a load, so that the misses overlap; else each is waited for when its key is needed, which is most of the time.
-// PACKED: for CPU drivers with subgroups. Each lane accumulates the weights of its own keys, and lanes are added up once, at the end of a split; and the scalars of a row and head
-// (maximum, sum, rescaling factors) are packed, LANES to a vector: lane l of vector v has those of row and head number v * LANES + l, so that one exp serves LANES of them.
-// Else the weights of each tile are summed over the lanes, then added to l, as tile_forward.wgsl does it on GPUs.
-// AHEAD: for GPUs with subgroups. AHEAD vectors of a key, and UNROLL rows of V, are loaded before the first is used, and a tile's first UNROLL rows of V before its scores: a workgroup
-// is one subgroup and few rows have few of them, so only loads in flight hide memory's latency. The lane that scored a key knows its row of V, by shuffle. AHEAD divides DE and LANES,
-// UNROLL divides LANES; rows of V past the last key have weights of 0.
-// O_F16: o in f16 (narrow_out.wgsl).
-// RESUME: a row (QR is 1) continues from the partial sums that row_lanes.wgsl (SHARED) left after the info[row].z keys that it shares with other rows.
-// WRITTEN: the loops over a tile's elements and keys are unrolled, so that every broadcast is from a constant lane: with 16 lanes a shuffle is a loop (lanes.wgsl). Keys past the last
-// have weights of 0. The stack begins at a cache line (well_laid): else its vectors straddle two, and it takes up to 1.3 times as long (bench/LOG.md, "Vectors of 512 bits").
+// A workgroup takes QR rows and HG query heads of one kv head; rows with the same keys go through them together. Keys go in tiles of LANES, in
+// logical order: lane l scores key l of the tile, and then accumulates its elements of o (l, l + LANES, ..) over the tile's keys in order. Tiles
+// start at logical key 0, so the order of every sum depends on the position alone: training, prefill and decode give the same bits.
+// The same is true of splits of SPLIT keys, each with softmax sums of its own that are merged into those before it (join.wgsl): here, or with SPLITS
+// in combine.wgsl. SPLITS is split-K: one workgroup per split, so that few rows with many keys fill a GPU. It writes parts (rows, heads, splits, D)
+// and stats (rows, heads, splits) (m, l) instead of o and lse; QR is 1.
+// HEADS_FIRST: neighbouring workgroups have the same rows, else the same head. TOUCH: prefetch for a cache in textures. Before a tile is computed,
+// each 64-byte cache line of its keys and values is loaded once, LANES lines per load, so that the misses overlap; otherwise each is waited for when
+// its key is needed, which takes most of the time.
+// PACKED: for CPU drivers with subgroups. Each lane accumulates the weights of its own keys, and lanes are added up once, at the end of a split. The
+// scalars of a row and head (maximum, sum, rescaling factors) are packed, LANES to a vector: lane l of vector v has those of row and head number v *
+// LANES + l, so one exp serves LANES of them. Without PACKED, the weights of each tile are summed over the lanes and then added to l, as in
+// tile_forward.wgsl on GPUs.
+// AHEAD: for GPUs with subgroups. AHEAD vectors of a key, and UNROLL rows of V, are loaded before the first is used, and a tile's first UNROLL rows
+// of V before its scores. A workgroup is one subgroup, and few rows have few of them, so only loads in flight hide the memory latency. The lane that
+// scored a key knows its row of V; others get it by shuffle. AHEAD divides DE and LANES, UNROLL divides LANES; rows of V past the last key have
+// weights of 0.
+// O_F16: o in f16 (narrow_out.wgsl). RESUME: a row (QR is 1) continues from the partial sums that row_lanes.wgsl (SHARED) wrote for the info[row].z
+// keys that it shares with other rows.
+// WRITTEN: the loops over a tile's elements and keys are unrolled, so that every broadcast is from a constant lane: with 16 lanes a shuffle is a loop
+// (lanes.wgsl). Keys past the last have weights of 0. The stack is aligned to a cache line (well_laid): otherwise its vectors straddle two, and it
+// takes up to 1.3 times as long (bench/LOG.md, "Vectors of 512 bits").
 struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<E>;
 #if TEX
@@ -204,7 +209,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
         }
 #endif
-        // A row that does not see a tile that another row sees takes it with weights of 0 and a factor of 1, which changes none of its bits.
+        // A tile that another row sees and this row does not has weights of 0 and a factor of 1 here, which changes none of this row's bits.
 #for x in 0..QR*HG
 #if WINDOW
         let sees_$(x) = j0 + lane < keys_$(x/HG) && j0 + lane >= low_$(x/HG);
@@ -314,7 +319,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #include "packed_split.wgsl"
 #else
 #if !SPLITS
-      // Rows without a key in this split are left as they are: their o is 0 here, or NaN where a neighbour's values are NaN.
+      // Rows without a key in this split are left unchanged: their o is 0 here, or NaN if a neighbour's values are NaN.
 #for x in 0..QR*HG
       if (first < keys_$(x/HG)) {
         let j = joint(all_m_$(x), m_$(x));

@@ -1,4 +1,5 @@
-// How the softmax state (m, l, o) of a split of keys is merged into that of the splits before it. forward.wgsl and combine.wgsl must do the same operations, for the same bits:
+// Merges the softmax state (m, l, o) of a split of keys into that of the splits before it. forward.wgsl and combine.wgsl must do the same operations,
+// so that they give the same bits:
 //   M = max(m, m_s); l = l e^(m - M) + l_s e^(m_s - M); o likewise; m = M.
 struct Joint { m: f32, before: f32, here: f32 }
 fn joint(m: f32, m_split: f32) -> Joint {

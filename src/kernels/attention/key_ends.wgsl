@@ -1,4 +1,4 @@
-// Rows row .. end_of(row) - 1 of the batch are all that may see key row `row`.
+// Only rows row .. end_of(row) - 1 of the batch may see key row `row`.
 #if WINDOW
 // See key_places.wgsl.
 @group(0) @binding(3) var<storage, read> places: array<vec2u>;

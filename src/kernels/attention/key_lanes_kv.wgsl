@@ -1,5 +1,6 @@
-// backward_kv.wgsl, bit for bit, with one key per lane, as row_lanes.wgsl has one row per lane: a workgroup takes KB blocks of LANES neighbouring keys of one kv head and goes through the
-// queries that see any of them, TU per iteration, whose elements of q and dO are broadcast to all lanes. HELD: as in row_lanes.wgsl, block by block, with q and dO of an iteration on the stack.
+// backward_kv.wgsl to the bit, with one key per lane, as row_lanes.wgsl has one row per lane. A workgroup takes KB blocks of LANES neighbouring keys
+// of one kv head and goes through the queries that see any of them, TU per iteration, whose elements of q and dO are broadcast to all lanes. HELD: as
+// in row_lanes.wgsl, block by block, with q and dO of an iteration on the stack.
 struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 @group(0) @binding(0) var q: texture_storage_2d<rgba32float, read>;
 @group(0) @binding(1) var k: texture_storage_2d<rgba32float, read>;

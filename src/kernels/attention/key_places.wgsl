@@ -1,6 +1,6 @@
-// For the backward pass to k and v of layers with a window: places[r] = (end, position) of key row r, where rows r .. end - 1 are all that may see it. That end is key_end[r], cut to
-// r + WINDOW where every row from r to there is one position further than the row before it: where r is an own row of the last sequence that sees it, or a row of a shared prompt whose
-// window ends within the prompt.
+// For the backward pass to k and v in layers with a window: places[r] = (end, position) of key row r. Only rows r .. end - 1 may see it. `end` is
+// key_end[r], cut to r + WINDOW if every row from r to there is one position further than the row before it: that is, if r is an own row of the last
+// sequence that sees it, or a row of a shared prompt whose window ends within the prompt.
 struct Params { rows: u32 }
 @group(0) @binding(0) var<storage, read> info: array<vec4u>;
 @group(0) @binding(1) var<storage, read> key_end: array<u32>;

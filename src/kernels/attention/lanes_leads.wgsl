@@ -1,6 +1,6 @@
-  // Opens the loop over groups of rows that see the same keys, each up to its position: the group of the first lane, then that of the first lane left, and so on. Lanes of other groups go
-  // along with weights of 0, which changes none of their bits. A lane sees the keys before `limit`, its group those before `keys`; WINDOW: from `low_own`, from `low` on. The group's tiles
-  // begin at key `j_first`.
+  // Opens the loop over groups of rows that see the same keys, each up to its position: first the group of the first lane, then that of the first
+  // lane left, and so on. Lanes of other groups take part with weights of 0, which changes none of their bits. A lane sees the keys before `limit`,
+  // its group those before `keys`; with WINDOW from `low_own` on, and the group from `low` on. The group's tiles begin at key `j_first`.
   var left = taken;
   for (var next = lanes_max(lane, select(-1.0, f32(LANES - 1u - lane), left)); next >= 0.0; next = lanes_max(lane, select(-1.0, f32(LANES - 1u - lane), left))) {
     let first_lane = LANES - 1u - u32(next);

@@ -1,4 +1,4 @@
-  // The first row and head of a workgroup (LANES rows, HG heads), and a lane's row.
+  // The first row and head of a workgroup (LANES rows, HG heads), and the row of a lane.
   let place = place_of(group, LANES, $(HEADS/HG)u);
   let row0 = well_laid(place.x, lane) * LANES;
   if (row0 >= p.rows) { return; }

@@ -1,4 +1,5 @@
-// Elements of k and v: from buffers (F16: a cache of f16, four values to a vec2u), from staging textures (TEX), or from a cache in textures (TEX, KV_FOLD). KV: an element's type in a buffer.
+// Loads elements of k and v from buffers (F16: a cache in f16, four values per vec2u), from staging textures (TEX), or from a cache in textures (TEX,
+// KV_FOLD). KV: the type of an element in a buffer.
 #if F16
 alias KV = vec2u;
 #else

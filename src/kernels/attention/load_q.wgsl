@@ -1,4 +1,4 @@
-// Elements of q and dO, from buffers or staged in textures (TEX), for the backward kernels.
+// Loads elements of q and dO for the backward kernels, from buffers or from staging textures (TEX).
 #if TEX
 fn load_q(row: u32, head: u32, e: u32) -> E { return textureLoad(q, vec2u(head * DE + e, row)); }
 fn load_d_out(row: u32, head: u32, e: u32) -> E { return textureLoad(d_out, vec2u(head * DE + e, row)); }

@@ -1,4 +1,4 @@
-// The type of o: float32, or (O_F16) f16, rounded as by matmul/units_stage.wgsl, for a product on matrix units that reads it so.
+// The type of o: float32, or with O_F16 f16, rounded as in matmul/units_stage.wgsl, for a product on matrix units.
 #if O_F16
 #include "narrow.wgsl"
 #if VEC4

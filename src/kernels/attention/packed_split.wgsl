@@ -1,4 +1,5 @@
-// The end of a split (PACKED in forward.wgsl): the lanes' sums of weights are added up, and m, l and o of all rows and heads are merged into those before with join.wgsl's operations.
+// The end of a split (PACKED in forward.wgsl): the lanes' sums of weights are added up, and m, l and o of all rows and heads are merged into those of
+// the splits before with join.wgsl's operations.
 #for x in 0..QR*HG
       let sum_$(x) = lanes_tree(l_$(x));
       l_$(x) = 0.0;
@@ -11,7 +12,7 @@
 #if SPLITS
       all_l_$(v) = sums_$(v);
 #else
-      // Of rows without a key in this split all_l is multiplied by 1, and 0 is added.
+      // For rows without a key in this split, all_l is multiplied by 1 and 0 is added.
       let j_$(v) = joint(all_m_$(v), m_$(v));
       all_m_$(v) = j_$(v).m;
       all_l_$(v) = join_l(all_l_$(v), sums_$(v), j_$(v));

@@ -1,4 +1,5 @@
-// The running maxima of all rows and heads after a tile, and the factors that rescale what was summed before it, one exp for LANES of them (PACKED in forward.wgsl).
+// The running maxima of all rows and heads after a tile, and the factors that rescale earlier sums, one exp for LANES of them (PACKED in
+// forward.wgsl).
 #for v in 0..PACKED
         var tops_$(v) = top_$(v*LANES);
 #for i in 1..LANES

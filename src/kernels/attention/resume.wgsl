@@ -1,4 +1,5 @@
-// Part of forward.wgsl (RESUME): loads the partial sums that row_lanes.wgsl (SHARED) left for this row (shared_state.wgsl), and goes on at key `start`.
+// Part of forward.wgsl (RESUME): loads the partial sums that row_lanes.wgsl (SHARED) wrote for this row (shared_state.wgsl), and continues at key
+// `start`.
     let start = at.z;
     if (start > 0u) {
 #for x in 0..HG

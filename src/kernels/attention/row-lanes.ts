@@ -1,4 +1,4 @@
-/** Attention on CPU drivers with a row, or a key, in each lane (row_lanes.wgsl). */
+/** Attention on CPU drivers with one row, or one key, per lane (row_lanes.wgsl). */
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { Count } from '../../gpu/size.ts'
@@ -9,17 +9,21 @@ import { workgroups } from './tile.ts'
 const file = (name: string) => fileURLToPath(new URL(name, import.meta.url))
 const paths = { forward: file('row_lanes.wgsl'), q: file('row_lanes_q.wgsl'), kv: file('key_lanes_kv.wgsl') }
 
-/** Constants of a head shape, of a driver with subgroups of LANES and keys in textures. */
+/** Constants of a head shape, for a driver with subgroups of LANES and keys in textures. */
 type Shared = Constants & { LANES: number; DE: number }
 
-/** The tile of a workgroup and of an iteration: HG heads and KU keys, or KB blocks of keys and TU queries. HELD, GUARDED: see held_cpu.wgsl and apart_cpu.wgsl. */
+/**
+ * What a workgroup and an iteration take: HG heads and KU keys, or KB blocks of keys and TU queries. HELD and GUARDED: see held_cpu.wgsl and
+ * apart_cpu.wgsl.
+ */
 type LanesTile = ({ HG: number; KU: number } | { KB: number; TU: number }) & { HELD: number; GUARDED: number }
 
 /**
- * The tile of a kernel, by what fits the first cache; every one gives the same bits. All heads, or blocks, of a workgroup share each broadcast, but on the way back the vectors that every
- * iteration goes through must stay in the first cache: q, dO and dq of each head, or k, v, dk and dv of each block. (Forward goes through q in one loop and o in another, and loses
- * nothing.) Two keys or queries an iteration store accumulators half as often, as long as the unrolled code, some 1 KB for each of their vectors, fits the instruction cache.
- * @param firstCache bytes
+ * The tile of a kernel, as large as the first-level cache allows; all give the same bits. All heads or blocks of a workgroup share each broadcast. In
+ * the backward pass, the vectors that every iteration goes through must stay in the first-level cache: q, dO and dq of each head, or k, v, dk and dv
+ * of each block. (The forward pass goes through q in one loop and o in another, and loses nothing.) With two keys or queries per iteration,
+ * accumulators are stored half as often, as long as the unrolled code, some 1 KB for each of their vectors, fits the instruction cache.
+ * @param firstCache size of the first-level cache in bytes
  */
 function lanesTileOf(
   part: keyof typeof paths,
@@ -39,9 +43,10 @@ function lanesTileOf(
 }
 
 /**
- * The same where what is broadcast lies on the stack (HELD): broadcasts are free then, an accumulator is loaded and stored once for all keys of an iteration, and heads go one after the
- * other. So an iteration has up to half a tile's keys, and a workgroup as many heads, which share its loads, as are worth their code: it takes some 10 ms to compile for each key and vector
- * of a head (bench/LOG.md, "Attention's operands on the stack").
+ * The tile of a kernel if the broadcast operand lies on the stack (HELD). Broadcasts are then free, an accumulator is loaded and stored once for all
+ * keys of an iteration, and heads go one after the other. So an iteration takes up to half a tile's keys, and a workgroup, whose heads share its
+ * loads, takes as many heads as are worth their code: compiling takes some 10 ms for each key and vector of a head (bench/LOG.md, "Attention's
+ * operands on the stack").
  */
 function heldTileOf(
   part: keyof typeof paths,
@@ -57,9 +62,10 @@ function heldTileOf(
 
 /**
  * Runs one of these kernels, for rows whose neighbours mostly see the same keys.
- * @param part forward, backward to q, or to k and v
- * @param constants SHARED: forward over blocks of rows and heads with keys in common, `rows` of them (shared.ts)
- * @param bindings q, k, v, then info, o, lse, and the pages of a cache; (SHARED) blocks, state, pages; info, dO, soft, dq; ends of keys, dO, soft, dk, dv
+ * @param part forward, or backward to q or to k and v
+ * @param constants SHARED: forward over `rows` blocks of rows and heads that have keys in common (shared.ts)
+ * @param bindings q, k, v, then: forward: info, o, lse, and the pages of a cache; SHARED: blocks, state, pages; backward to q: info, dO, soft, dq; to
+ * k and v: ends of keys, dO, soft, dk, dv
  */
 export function runInLanes(
   gpu: Gpu,
@@ -71,7 +77,7 @@ export function runInLanes(
 ): void {
   const { LANES } = constants
   const { broadcasts, firstCache } = gpu.facts
-  // With 8 lanes and more than 32 values a head it would be slower (Mesa 26) or as fast.
+  // With 8 lanes and more than 32 values per head it would be slower (Mesa 26) or no faster.
   const held = broadcasts && (LANES === 16 || constants.DE <= 8)
   const { heads, kvHeads } = constants.SHARED ? { ...shape, heads: shape.kvHeads } : shape
   const tile = held

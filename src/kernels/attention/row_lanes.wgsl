@@ -1,9 +1,12 @@
-// forward.wgsl, bit for bit, with one row of the batch per lane and HG of its heads: for CPU drivers, where neighbouring rows see the same keys. In forward.wgsl a lane has a key of a tile;
-// unrolled for several rows that is two to four times the code that a core's cache holds, and rolled it is short loops of shuffles. Here an iteration takes KU keys, whose elements are
-// broadcast to all rows, and a tile's maxima need no shuffle (bench/LOG.md, "Attention with rows in lanes"). Tiles, splits and the orders of sums are the same: the weights of key i of
-// each tile have an accumulator of their own, l_i, and these are added up as lanes_tree.wgsl adds up lanes.
-// HELD: what is broadcast lies on the stack (held_cpu.wgsl), the keys of an iteration and then its values, and heads go one after the other, so that the sums of KU keys stay in registers.
-// SHARED: a lane has a (row, head) pair of texts with a common prefix, which go through its keys together (shared.ts); forward.wgsl (RESUME) continues from their partial sums, `state`.
+// forward.wgsl to the bit, with one row of the batch per lane and HG of its heads: for CPU drivers, when neighbouring rows see the same keys. In
+// forward.wgsl a lane has one key of a tile; unrolled for several rows that is two to four times the code that a core's cache holds, and rolled it is
+// short loops of shuffles. Here an iteration takes KU keys, whose elements are broadcast to all rows, and a tile's maxima need no shuffle
+// (bench/LOG.md, "Attention with rows in lanes"). Tiles, splits and the orders of sums are the same: the weights of key i of each tile have an
+// accumulator of their own, l_i, and these are added up as lanes_tree.wgsl adds up lanes.
+// HELD: what is broadcast lies on the stack (held_cpu.wgsl), first an iteration's keys and then its values, and heads go one after the other, so that
+// the sums of KU keys stay in registers.
+// SHARED: a lane has a (row, head) pair of texts with a common prefix, which go through its keys together (shared.ts); forward.wgsl (RESUME)
+// continues from their partial sums, `state`.
 struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<E>;
 @group(0) @binding(1) var k: texture_storage_2d<rgba32float, read>;
@@ -209,10 +212,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         }
       }
 #if SHARED
-      // A split that is not full is left open: each row's own keys continue it.
+      // A split that is not full stays open: each row's own keys continue it.
       if (end < first + $(SPLIT)u) { break; }
 #endif
-      // The end of a split. Rows without a key in it have an o of 0, or NaN where a neighbour's values are NaN: it is left out.
+      // The end of a split. The o of rows without a key in it is 0, or NaN if a neighbour's values are NaN: it is ignored.
 #for h in 0..HG
 #for i in 0..LANES
       let v0_$(h)_$(i) = l_$(h)_$(i);

@@ -1,4 +1,4 @@
-// backward_q.wgsl, bit for bit, with one row of the batch per lane and HELD as in row_lanes.wgsl.
+// backward_q.wgsl to the bit, with one row of the batch per lane, and HELD as in row_lanes.wgsl.
 struct Params { rows: u32, elements: u32, scale: f32 }
 @group(0) @binding(0) var q: texture_storage_2d<rgba32float, read>;
 @group(0) @binding(1) var k: texture_storage_2d<rgba32float, read>;

@@ -1,4 +1,5 @@
-  // Opens the loop over the groups (rows.wgsl): row r of the group sees the keys before `keys_r`, the group those before `keys`; WINDOW: from `low_r`, from `low` on.
+  // Opens the loop over the groups (rows.wgsl): row r of the group sees the keys before `keys_r`, the group those before `keys`; with WINDOW from
+  // `low_r` on, and the group from `low` on.
   for (; leads != 0u; leads &= leads - 1u) {
     let f = firstTrailingBit(leads);
     let at = info[min(row0 + f, p.rows - 1u)];

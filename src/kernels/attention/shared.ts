@@ -1,40 +1,44 @@
 /**
- * Rows of decode whose texts have a common prefix (the rollouts of a group, requests with one system prompt) go through its keys together, which are loaded once for all of them, not once for
- * each (Hydragen, arXiv 2402.05099). A block has up to LANES (row, query head) pairs of one kv head. row_lanes.wgsl (SHARED) sums over the keys of the prefix, and forward.wgsl (RESUME)
- * goes on from there with each row's own keys, in the same order, so no bit depends on it. On CPU drivers whose cache lies in textures.
+ * Decode with a shared prefix. Rows whose texts have a common prefix (the rollouts of a group, requests with one system prompt) go through its keys
+ * together, so that these are loaded once for all rows and not once for each (Hydragen, arXiv 2402.05099). A block has up to LANES (row, query head)
+ * pairs of one kv head. row_lanes.wgsl (SHARED) sums over the keys of the prefix, and forward.wgsl (RESUME) continues from there with each row's own
+ * keys, in the same order, so no bit depends on it. Used on CPU drivers whose cache lies in textures.
  */
 import type { GpuBuffer } from '../../gpu/pool.ts'
 
-/** `lanes`: most pairs of a block, and what numbers of shared keys are a multiple of. `group`: query heads of a kv head. */
+/** `lanes`: the most pairs of a block; numbers of shared keys are multiples of it. `group`: query heads per kv head. */
 export interface Sharing {
   lanes: number
   group: number
 }
 
-/** What `blocksOf` gives: room for `count` blocks, of which the used ones come first. */
+/** The result of `blocksOf` in a buffer with room for `count` blocks, of which the used ones come first. */
 export interface SharedRows {
   blocks: GpuBuffer
   count: number
 }
 
-/** Rows with a common prefix, its first entry of the page tables, and how many keys it has. */
+/** Rows with a common prefix, the prefix's first entry in the page tables, and its number of keys. */
 export interface SharedBeginning {
   table: number
   keys: number
   rows: readonly number[]
 }
 
-/** Fewest rows that gain by going together: a block costs not quite what two rows cost alone (bench/LOG.md, "Shared prompts in decode"). */
+/** Fewest rows that gain from going together: a block costs not quite what two rows cost alone (bench/LOG.md, "Shared prompts in decode"). */
 export const fewestShared = 3
 
-/** Most blocks of a step of so many rows: full ones, and for each prefix one that is not. */
+/** The most blocks that a step of this many rows can have: full ones, and for each prefix one that is not full. */
 export const mostBlocks = (rows: number, { lanes, group }: Sharing): number =>
   Math.floor(rows / fewestShared) + Math.floor((rows * group) / lanes)
 
-/** Words of the blocks of a step of so many rows. */
+/** Size in 32-bit words of the blocks of a step of this many rows. */
 export const blockWords = (rows: number, sharing: Sharing): number => 4 * (mostBlocks(rows, sharing) + Math.ceil(rows / 4))
 
-/** The blocks of a step: (table, keys, first pair, pairs) of each, then the numbers of the rows. Pair i is query head i % group, of each kv head, of row i / group of that list. */
+/**
+ * The blocks of a step: (table, keys, first pair, pairs) of each, then a list of row numbers. Pair i is query head i % group, of each kv head, of row
+ * i / group of that list.
+ */
 export function blocksOf(beginnings: readonly SharedBeginning[], rows: number, sharing: Sharing): Uint32Array {
   const words = new Uint32Array(blockWords(rows, sharing))
   const { lanes, group } = sharing

@@ -1,5 +1,5 @@
-// Part of row_lanes.wgsl (SHARED): stores the partial sums of a row and head, 2 DE + LANES vec4f: o of the split that is not full, all_o of the full ones, and (l, m, all_m, all_l) for
-// each lane of forward.wgsl.
+// Part of row_lanes.wgsl (SHARED): stores the partial sums of a row and head, 2 DE + LANES vec4f: o of the split that is not full, all_o of the full
+// splits, and (l, m, all_m, all_l) for each lane of forward.wgsl.
   for (var e = 0u; e < p.elements; e++) {
 #for h in 0..HG
     var sum_$(h) = o_$(h)_0;

@@ -1,4 +1,7 @@
-/** Attention of many neighbouring rows on GPUs: tiles of rows and keys that pass through workgroup memory, with the bits of the kernels that take a row at a time. */
+/**
+ * Attention of many neighbouring rows on GPUs: tiles of rows and keys that pass through workgroup memory, with the bits of the kernels that take one
+ * row at a time.
+ */
 import { availableParallelism } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
@@ -18,19 +21,17 @@ type Kind = keyof typeof paths
 /** The factor of the scores. */
 export const scaleOf = ({ headDim, scale }: HeadShape): number => scale ?? 1 / Math.sqrt(headDim)
 
-/** `groups` times `y` workgroups, folded where a dimension holds no more. */
+/** `groups` times `y` workgroups, folded where a dimension would exceed its limit. */
 export const grid = (groups: Count, y: number): [Count, number, Count] => [
   map(groups, (n) => Math.min(n, 65535)),
   y,
   groupsOf(groups, 65535),
 ]
 
-/** Threads of a software adapter's driver, by its default. */
+/** Number of threads that a software adapter's driver uses by default. */
 const threads = availableParallelism()
 
-/**
- * Workgroups that take `each` rows of one of `heads`, and what `place_of` (common.wgsl) has to know of them.
- */
+/** Workgroups that each take `each` rows of one of `heads` heads, and SPREAD, which `place_of` (common.wgsl) needs. */
 export function workgroups(
   gpu: Gpu,
   rows: Count,
@@ -45,33 +46,37 @@ export function workgroups(
     : { SPREAD: 0, groups: grid(places, heads) }
 }
 
-/** Most query heads of one kv head in a tile: the more heads the fewer rows, and the less is masked above the diagonal and at a sequence's end. */
+/**
+ * Limit of the query heads of one kv head in a tile: with more heads there are fewer rows, and less is masked above the diagonal and at a sequence's
+ * end.
+ */
 const mostHeads = 8
 
-/** The part of a tile's shape that changes the time and no bits. */
+/** The part of a tile's shape that changes the time but no bits. */
 interface TileShape {
   /** Rows of the products. */
   RT: number
-  /** Keys (queries, for `kv`) a tile. */
+  /** Keys (for `kv`: queries) of a tile. */
   KT: number
-  /** Threads along the keys: each has KT / KX keys of the scores. */
+  /** Threads along the keys; each has KT / KX keys of the scores. */
   KX: number
-  /** Vectors of a K-block of the scores, and of an iteration of its loop. */
+  /** Vectors in a K-block of the scores, which are also those of an iteration of its loop. */
   DEPTH: number
   STEPS: number
-  /** Keys whose values are in workgroup memory at a time, and keys of an iteration of their loop. */
+  /** Keys whose values are in workgroup memory at a time, which are also those of an iteration of their loop. */
   VK: number
   UNROLL: number
 }
 
-/** Shapes from the best on: the first is taken that the adapter has workgroup memory and threads for. */
+/** Shapes, the best first: the first one is taken for which the adapter has enough workgroup memory and threads. */
 function shapesOf(kind: Kind, DE: number, LANES: number): TileShape[] {
-  // A thread's accumulators, 4 rows x VC vectors of each matrix, take at most 64 registers for heads up to 128 wide.
+  // A thread's accumulators, 4 rows x VC vectors of each matrix, take at most 64 registers for heads of width up to 128.
   const sums = (kind === 'kv' ? 2 : 1) * DE
   const most = kind === 'kv' && sums > 64 ? 32 : kind === 'forward' ? (DE <= 32 ? 8 : 16) : sums <= 16 ? 8 : 16
-  // Forward, a tile is LANES keys, since its weights are added up as decoding adds them; the others go through keys or queries one by one, whatever a tile holds.
+  // In the forward pass a tile has LANES keys, since its weights are added up as in decoding. The other passes go through keys or queries one by one,
+  // whatever a tile holds.
   const widths = kind === 'forward' ? [LANES] : most === 16 ? [64, 32] : [32]
-  // On an H200 32 keys of dk and dv and twice the values were faster than 64 and 8 (bench/LOG.md, "On an H200").
+  // For dk and dv on an H200, 32 keys and twice the values were faster than 64 and 8 (bench/LOG.md, "On an H200").
   const small = kind === 'kv' && most === 16
   return (small ? [32, 64] : [64, 32]).flatMap((RT) =>
     widths.map((KT) => {
@@ -84,9 +89,11 @@ function shapesOf(kind: Kind, DE: number, LANES: number): TileShape[] {
 }
 
 /**
- * Constants of a tile kernel, undefined where the adapter or the head shape does not take one.
- * RT rows of the products, of which RB rows of HG heads are used; KT keys (queries, for `kv`) a tile; a thread owns 4 rows and KT / KX keys or VC vectors of four of a head.
- * `room` in workgroup memory holds left operands, then weights, and from B on right operands. LEFTS, RIGHTS and VALUES: vectors that a thread loads at a time.
+ * Constants of a tile kernel; undefined if the adapter or the head shape does not take one.
+ * RT: rows of the products, of which RB rows of HG heads are used. KT: keys (for `kv`: queries) of a tile. A thread owns 4 rows and KT / KX keys, or
+ * VC vectors of four of a head.
+ * `room` in workgroup memory holds left operands, then weights, and from B on right operands. LEFTS, RIGHTS and VALUES: vectors that a thread loads
+ * at a time.
  */
 export function tileOf(gpu: Gpu, kind: Kind, { heads, kvHeads, headDim, window = 0 }: HeadShape): Constants | undefined {
   const { LANES } = lanes(gpu)
@@ -101,7 +108,7 @@ export function tileOf(gpu: Gpu, kind: Kind, { heads, kvHeads, headDim, window =
     const B = Math.max((DEPTH + 1) * RT, KT * (RT / 4 + 1))
     const ROOM = B + Math.max((DEPTH + 1) * KT, VK * DE)
     const bytes = 16 * (ROOM + (kind === 'forward' ? 2 * THREADS : 0)) + 1024
-    // Segments of a tile's rows are bits of two words.
+    // The segments of a tile's rows are bits of two words.
     if (KT % KX !== 0 || (kind !== 'kv' && RT / HG > 64)) continue
     if (THREADS > limits.maxInvocations || THREADS > 256 || bytes > limits.maxWorkgroupMemory) continue
     const each = KT / KX
@@ -135,7 +142,7 @@ export function tileOf(gpu: Gpu, kind: Kind, { heads, kvHeads, headDim, window =
   return undefined
 }
 
-/** Runs a tile kernel over `rows` rows. @param more constants of the variant */
+/** Runs a tile kernel over `rows` rows. @param more further constants of the variant */
 export function runTile(
   gpu: Gpu,
   kind: Kind,
@@ -148,7 +155,7 @@ export function runTile(
   const kernel = gpu.kernel(paths[kind], { ...tile, ...more })
   const across = kind === 'kv' ? shape.kvHeads : shape.heads / tile.HG
   const each = kind === 'kv' ? tile.RT : tile.RB
-  // Bounds that the driver does not know: what is unrolled, the kernels unroll.
+  // Loop bounds are parameters, so unknown to the driver, which must not unroll: the kernels unroll what is to be unrolled.
   const params = { rows, pieces: tile.PIECES * (1 + tile.SCORES_TWO), depth: tile.DEPTH, scale: scaleOf(shape) }
   gpu.dispatch(kernel, bindings, params, grid(groupsOf(rows, each), across))
 }

@@ -1,7 +1,9 @@
-// The second product: weights times vectors of the keys (forward P v; backward dS k, P dO, dS q). sum_u_r_c += weight of key j for the thread's row r, times vector kx + KX c of key j, over
-// the tile's keys in order, for u = 0 .. SUMS - 1, one after the other. The weights of sum 0 lie in `room` as (key, RT / 4 + 1) vec4f of four rows each, 0 where a row does not see a key;
-// those of the next sum are in next_i and take their place. The keys' vectors added_u(j) pass through `room` from B on, VK keys at a time, each piece prefetched during the arithmetic of
-// the one before it; the first is in value_s (tile_scores.wgsl). The barrier after the first store makes the weights visible too; ends with a barrier, all of `room` free.
+// The second product: weights times vectors of the keys (forward P v; backward dS k, P dO, dS q). For u = 0 .. SUMS - 1, one after the other:
+// sum_u_r_c += weight of key j for the thread's row r, times vector kx + KX c of key j, over the tile's keys in order.
+// The weights of sum 0 lie in `room` as (key, RT / 4 + 1) vec4f of four rows each, 0 where a row does not see a key; those of the next sum are in
+// next_i and then take their place. The keys' vectors added_u(j) pass through `room` from B on, VK keys at a time, each part prefetched during the
+// arithmetic of the one before it; the first is in value_s (tile_scores.wgsl). The barrier after the first store also makes the weights visible. Ends
+// with a barrier, with all of `room` free.
     let many = min($(KT)u, keys - j0);
 #for u in 0..SUMS
 #let MORE = SUMS - 1 - u

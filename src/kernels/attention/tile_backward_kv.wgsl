@@ -1,5 +1,6 @@
-// Backward of attention to k and v as in backward_kv.wgsl, to the bit, for GPUs: a workgroup takes RT key rows of one kv head and goes through the queries by tiles of KT rows,
-// heads in order, rows in order. A thread owns four key rows: of the scores the queries kx + KX i, of dk and dv the vectors kx + KX c.
+// Backward pass of attention to k and v for GPUs, with the bits of backward_kv.wgsl. A workgroup takes RT key rows of one kv head and goes through
+// the queries in tiles of KT rows, heads in order, rows in order. A thread owns four key rows: in the scores the queries kx + KX i, in dk and dv the
+// vectors kx + KX c.
 struct Params { rows: u32, pieces: u32, depth: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<vec4f>;
 @group(0) @binding(1) var<storage, read> k: array<vec4f>;

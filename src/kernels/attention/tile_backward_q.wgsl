@@ -1,4 +1,4 @@
-// Backward of attention to q as in backward_q.wgsl, for GPUs: tiles, threads and segments as in tile_forward.wgsl, KT keys at a time.
+// Backward pass of attention to q as in backward_q.wgsl, for GPUs. Tiles, threads and segments are as in tile_forward.wgsl, with KT keys at a time.
 struct Params { rows: u32, pieces: u32, depth: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<vec4f>;
 @group(0) @binding(1) var<storage, read> k: array<vec4f>;

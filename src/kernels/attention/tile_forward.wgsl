@@ -1,10 +1,11 @@
-// Causal attention as in forward.wgsl, to the bit, for GPUs and many neighbouring rows: a workgroup takes RB rows of HG query heads that share a kv head, RB HG <= RT rows of a
-// product, and goes through their keys by tiles of KT, the LANES of forward.wgsl, both operands of each product passing through workgroup memory. A thread owns
-// four rows: of the scores the keys kx + KX i, of o the vectors kx + KX c. A key is read once for a tile, where forward.wgsl reads it for each row.
-// Rows that see other keys (tile_segments.wgsl) go through theirs one segment after another. The last tiles, which mostly see most, come first. Shapes as in forward.wgsl; D is a
-// multiple of 4.
-// Order of sums: scores over a head's elements; a tile's weights as lanes_sum adds them; values over the keys; splits of SPLIT keys merged as in join.wgsl, with the running o of the
-// splits so far in the output buffer until the last is merged.
+// Causal attention for GPUs and many neighbouring rows, with the bits of forward.wgsl. A workgroup takes RB rows of HG query heads that share a kv
+// head (RB HG <= RT rows of a product) and goes through their keys in tiles of KT, the LANES of forward.wgsl; both operands of each product pass
+// through workgroup memory. A thread owns four rows: in the scores the keys kx + KX i, in o the vectors kx + KX c. A key is read once per tile, not
+// once per row as in forward.wgsl.
+// Rows that see different keys (tile_segments.wgsl) are computed one segment after another. The last tiles come first, as they mostly see the most
+// keys. Shapes are as in forward.wgsl; D is a multiple of 4.
+// Order of sums: scores over a head's elements; a tile's weights as lanes_sum adds them; values over the keys; splits of SPLIT keys merged as in
+// join.wgsl, with the running o of the splits so far in the output buffer until the last one is merged.
 struct Params { rows: u32, pieces: u32, depth: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<vec4f>;
 @group(0) @binding(1) var<storage, read> k: array<KV>;
@@ -50,7 +51,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
       var l = vec4f();
       for (var j0 = max(first, from_key / $(KT)u * $(KT)u); j0 < min(keys, first + $(SPLIT)u); j0 += $(KT)u) {
 #include "tile_scores.wgsl"
-        // Rows that do not see a key take it with a weight of 0, and a tile of such keys with a factor of 1.
+        // For rows that do not see a key, its weight is 0; for a tile of such keys, the factor is 1.
         var high = vec4f(-3.0e38);
 #for i in 0..KT/KX
 #if WINDOW
@@ -73,7 +74,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
         let w_$(i) = select(vec4f(), exp(score_$(i) - high), sees_$(i));
         room[(kx + $(KX*i)u) * $(RT/4+1)u + rows4] = w_$(i);
 #end
-        // The tree of lanes_sum: keys KT / 2 apart, KT / 4, ... 1.
+        // The tree of lanes_sum: it adds keys KT / 2 apart, then KT / 4, .. 1.
 #if KEYS_8
         parts[rows4 * $(KX)u + kx] = ((w_0 + w_4) + (w_2 + w_6)) + ((w_1 + w_5) + (w_3 + w_7));
 #else
@@ -120,7 +121,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #end
         if (kx == 0u && last) { lse[place_$(r)] = all_m[$(r)] + log(all_l[$(r)]); }
       }
-      // Rows of other segments have an o of 0 here, or NaN where this segment's values are NaN.
+      // For rows of other segments, o is 0 here, or NaN if this segment's values are NaN.
 #for c in 0..VC
       sum_0_$(r)_$(c) = vec4f();
 #end

@@ -1,6 +1,6 @@
-  // Of a tile of RB rows and HG heads (tile_forward.wgsl, tile_backward_q.wgsl): its first row, last tiles first; the thread's four rows of the products, 4 rows4 .. + 3, where each
-  // stands (row_r of the batch, in_tile_r of the tile, head place_r of all rows' heads) and how many keys it sees: 0 where there is none
-  // (WINDOW: from key low[r] on).
+  // For a tile of RB rows and HG heads (tile_forward.wgsl, tile_backward_q.wgsl): its first row, last tiles first; the thread's four rows of the
+  // products, 4 rows4 .. + 3; where each is (row_r of the batch, in_tile_r of the tile, head place_r of all rows' heads); and how many keys it sees,
+  // 0 if there is no row (WINDOW: from key low[r] on).
   let tiles = (p.rows + $(RB-1)u) / $(RB)u;
   let tile = group.x + group.z * 65535u;
   if (tile >= tiles) { return; }

@@ -1,9 +1,12 @@
-// The first product, rows times keys (q k; backward dO v too): score_i of key kx + KX i, a component for each of the thread's four rows, summed over a head's elements in order, as in
-// forward.wgsl's loop. K-blocks of DEPTH vectors of both operands pass through `room`, rows DEPTH + 1 apart so that neighbouring threads have no bank conflicts; zeros past the head's end.
-// Each is prefetched during the arithmetic of the one before it, and so are the first vectors of tile_add.wgsl (value_s) during that of the last.
-// The file that includes this defines left_s, where the thread's LEFTS vectors of the left operand begin (tile_lanes.wgsl), right_place(j) of key j, and left(place, second),
-// right(place, second). SCORES_TWO: two products one after the other, `second` says which; the first's scores end in first_i, the last's in score_i.
-// Ends with a barrier: `room` is free. Loop bounds are params, unknown to the driver: only the preprocessor unrolls.
+// The first product, rows times keys (q k; in the backward pass also dO v): score_i belongs to key kx + KX i and has a component for each of the
+// thread's four rows, summed over a head's elements in the order of forward.wgsl's loop.
+// K-blocks of DEPTH vectors of both operands pass through `room`, with rows DEPTH + 1 apart so that neighbouring threads have no bank conflicts, and
+// zeros past the head's end. Each is prefetched during the arithmetic of the one before it, and the first vectors of tile_add.wgsl (value_s) during
+// that of the last.
+// The including file defines left_s, where the thread's LEFTS vectors of the left operand begin (tile_lanes.wgsl), right_place(j) of key j, and
+// left(place, second), right(place, second). SCORES_TWO: two products one after the other; `second` says which; the first's scores end up in first_i,
+// the second's in score_i.
+// Ends with a barrier, with `room` free. Loop bounds are params, unknown to the driver, so that only the preprocessor unrolls.
 #for i in 0..KT/KX
     var score_$(i) = vec4f();
 #if SCORES_TWO

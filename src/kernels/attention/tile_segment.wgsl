@@ -1,5 +1,6 @@
-    // An iteration of the loop over segments (tile_segments.wgsl), the one that begins with row `begin` of the tile: `at`, the info of its first row; from_key, the first key that any of its
-    // rows sees; `keys`, how many its last row sees, which sees most; and mine[r], how many the thread's row r sees, 0 where it is of another segment.
+    // One iteration of the loop over segments (tile_segments.wgsl), for the segment that begins with row `begin` of the tile: `at`, the info of its
+    // first row; from_key, the first key that any of its rows sees; `keys`, how many its last row sees, which sees the most; and mine[r], how many
+    // the thread's row r sees, 0 if it belongs to another segment.
     if (!takes(row0 + begin)) { continue; }
     let end = first_of(behind(rest));
     let at = info[row0 + begin];

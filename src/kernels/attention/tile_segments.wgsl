@@ -1,5 +1,5 @@
-// Which of the tile's RB rows see the same keys, each up to its position: bit r is set where row r begins a segment, that is where it does not go on with what row
-// r - 1 sees. The last row of a segment sees most.
+// Which of the tile's RB rows see the same keys, each up to its position: bit r is set if row r begins a segment, that is, does not continue what row
+// r - 1 sees. The last row of a segment sees the most.
 var<workgroup> begins: array<u32, $(RB)>;
 var<workgroup> begun: vec2u;
 fn segments(row0: u32, id: u32) -> vec2u {

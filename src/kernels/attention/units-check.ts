@@ -1,6 +1,7 @@
 /**
- * Attention's backward pass on matrix units beside float32's, on the device at hand. Its kernels ask more of a driver than products do (fragments straight from a buffer, and half of a
- * dozen barriers a turn), few drivers have been seen to run them, and a gradient that is wrong shows late, if ever.
+ * Checks attention's backward pass on matrix units against float32 on the device at hand. Its kernels ask more of a driver than products do
+ * (fragments straight from a buffer, half a dozen barriers per iteration), few drivers have been seen to run them, and a wrong gradient shows late,
+ * if ever.
  */
 import { Random } from '../../common/random.ts'
 import type { Gpu } from '../../gpu/gpu.ts'
@@ -8,13 +9,18 @@ import type { GpuBuffer } from '../../gpu/pool.ts'
 import { attention, attentionBackward, type HeadShape } from './attention.ts'
 import { trustUnits, unitsOf } from './units.ts'
 
-/** A prompt, and two sequences behind it of which each ends within a tile: turns and tiles that are masked in part, in full, and not at all. */
+/**
+ * A prompt and two sequences after it, each of which ends within a tile: some iterations and tiles are masked in part, some fully, some not at all.
+ */
 const [prompt, first, second] = [70, 33, 49]
 const rows = prompt + first + second
-/** On ||x - y|| / ||y|| of each gradient: rounding to f16 is 1e-3, a tile that is not right far more. */
+/** Limit of ||x - y|| / ||y|| for each gradient: rounding to f16 gives 1e-3, a wrong tile far more. */
 const bound = 1e-2
 
-/** Leaves attention's backward pass on matrix units where the device is seen to do that right; else it stays in float32, and a warning of the process says so. */
+/**
+ * Keeps attention's backward pass on matrix units if the device is seen to compute it correctly. Otherwise it stays in float32, and a process warning
+ * says so.
+ */
 export async function holdUnits(gpu: Gpu, shape: HeadShape, most = bound): Promise<void> {
   const error = await checkUnits(gpu, shape, most)
   if (error === undefined || error <= most) return
@@ -25,9 +31,9 @@ export async function holdUnits(gpu: Gpu, shape: HeadShape, most = bound): Promi
 }
 
 /**
- * Runs a packed batch both ways, and leaves attention on matrix units from here on only where they agree.
- * @param most on ||x - y|| / ||y|| of each gradient
- * @returns the largest of the three; undefined where such heads do not go on matrix units anyway
+ * Runs a packed batch both ways. From then on attention runs on matrix units only if the results agree.
+ * @param most limit of ||x - y|| / ||y|| for each gradient
+ * @returns the largest of the three errors; undefined if matrix units do not take these heads anyway
  */
 export async function checkUnits(gpu: Gpu, shape: HeadShape, most = bound): Promise<number | undefined> {
   trustUnits(gpu, true)
@@ -56,7 +62,7 @@ export async function checkUnits(gpu: Gpu, shape: HeadShape, most = bound): Prom
     trustUnits(gpu, false)
     const want = await gradients()
     const error = Math.max(...want.map((values, i) => distance(got[i], values)))
-    // A NaN is no agreement.
+    // With an error of NaN this is false.
     trustUnits(gpu, error <= most)
     return error
   } finally {
@@ -64,7 +70,7 @@ export async function checkUnits(gpu: Gpu, shape: HeadShape, most = bound): Prom
   }
 }
 
-/** The batch: where each row's keys are, and behind which row nobody sees it (common.wgsl, key_ends.wgsl). */
+/** The batch: where each row's keys are, and after which row nobody sees it (common.wgsl, key_ends.wgsl). */
 function packed(upload: (data: Uint32Array) => GpuBuffer): { info: GpuBuffer; keyEnd: GpuBuffer } {
   const info = new Uint32Array(rows * 4)
   const keyEnd = new Uint32Array(rows)

@@ -1,6 +1,6 @@
 /**
- * Attention's backward pass on matrix units, f16 x f16 -> float32, where a run asks for them (`useMatrixUnits`). The forward pass stays in float32, so that what training makes of a
- * token has the bits that sampling made of it; its statistics (lse, delta) are float32's too.
+ * Attention's backward pass on matrix units, f16 x f16 -> float32, if a run asks for them (`useMatrixUnits`). The forward pass stays in float32, so
+ * that a token gets the same bits in training as in sampling; its statistics (lse, delta) are float32 too.
  */
 import { fileURLToPath } from 'node:url'
 import type { Gpu } from '../../gpu/gpu.ts'
@@ -17,37 +17,41 @@ const file = (name: string): string => fileURLToPath(new URL(name, import.meta.u
 const paths = { q: file('units_backward_q.wgsl'), kv: file('units_backward_kv.wgsl') }
 type Kind = keyof typeof paths
 
-/** The part of a kernel's shape that changes the time alone, but for KT, which also cuts the sums over queries and keys. */
+/** The part of a kernel's shape that changes only the time, except KT, which also divides the sums over queries and keys. */
 export interface UnitShape {
   /** Rows of a tile, and columns of an iteration. */
   RT: number
   KT: number
-  /** Whether a subgroup keeps its rows' fragments of both left operands in registers, or loads them anew in each iteration. */
+  /** Whether a subgroup keeps its rows' fragments of both left operands in registers; otherwise it loads them again in each iteration. */
   HOLD: number
 }
 
-/** Devices whose results were not float32's (units-check.ts). */
+/** Devices whose results did not agree with float32 (units-check.ts). */
 const mistrusted = new WeakSet<Gpu>()
-/** Whether attention runs on the matrix units that products run on, from here on. */
+/** Sets whether attention runs, from now on, on the matrix units that products run on. */
 export function trustUnits(gpu: Gpu, on: boolean): void {
   if (on) mistrusted.delete(gpu)
   else mistrusted.add(gpu)
 }
 
-/** Widest head whose fragments are kept (HOLD): 128 channels are 64 registers where a subgroup has 16 rows and 32 lanes, beside as many of dk's and dv's sums. */
+/**
+ * Widest head whose fragments are kept in registers (HOLD). 128 channels take 64 registers if a subgroup has 16 rows and 32 lanes, and the sums of dk
+ * and dv take as many again.
+ */
 const mostHeld = 128
 
-/** Shapes from the best on: the first is taken that the adapter has workgroup memory and threads for. */
+/** Shapes, the best first: the first one is taken for which the adapter has enough workgroup memory and threads. */
 function shapesOf(gpu: Gpu, headDim: number): UnitShape[] {
-  // On a software driver's units, whose products are thousands of instructions each, a subgroup has one fragment of the scores, as on GPUs.
+  // On a software driver's matrix units, whose products are thousands of instructions each, a subgroup has one fragment of the scores, as on GPUs.
   if (!hasWideSubgroups(gpu)) return [{ RT: 32, KT: 16, HOLD: 0 }]
   const HOLD = Number(headDim <= mostHeld)
   return [32, 16].flatMap((KT) => [64, 32].map((RT) => ({ RT, KT, HOLD })))
 }
 
 /**
- * Constants of a kernel (units_tiles.wgsl); undefined where products do not run on matrix units, or where theirs, or the adapter's workgroup memory, do not take the shape of heads.
- * @param chosen a shape instead of those that are tried
+ * Constants of a kernel (units_tiles.wgsl). Undefined if products do not run on matrix units, or if the matrix units or the adapter's workgroup
+ * memory do not take these heads.
+ * @param chosen a shape to use instead of those that are tried
  */
 export function unitsOf(
   gpu: Gpu,
@@ -68,7 +72,7 @@ export function unitsOf(
     const bytes = 2 * 2 * KT * (D + 8) + 4 * 2 * RT * KT + 2 * SUMS * RT * (KT + 8) + 4 * RT + 64
     if (KT % FN !== 0 || KT % FK !== 0 || THREADS > limits.maxInvocations || bytes > limits.maxWorkgroupMemory) continue
     const vectors = (KT * D) / 8
-    // How far the loops over a head's channels (DEEP) and over the columns of an iteration (STEPS) are unrolled.
+    // How many steps of the loops over a head's channels (DEEP) and over the columns of an iteration (STEPS) are unrolled.
     const deep = hasWideSubgroups(gpu) ? [4, 2, 1].find((n) => (D / FK) % n === 0)! : 1
     return {
       D,
@@ -100,7 +104,7 @@ export function unitsOf(
 }
 
 /**
- * dq, dk, dv as `attentionBackward` has them.
+ * Computes dq, dk and dv of `attentionBackward`.
  * @param constants of both kernels, from `unitsOf`
  */
 export function unitsBackward(
@@ -111,7 +115,7 @@ export function unitsBackward(
   constants: { q: Constants; kv: Constants },
 ): void {
   const { heads, kvHeads, headDim } = shape
-  // Fragments of the last tile's rows are read whole, whatever stands behind the last row.
+  // Room for 64 more rows: fragments of the last tile are read whole, whatever lies after the last row.
   const half = (data: GpuBuffer, of: number, scale = 1) =>
     inHalf(gpu, { data, depth: of * headDim, stride: of * headDim, column: 0, scale }, rows, 8, 64)
   const [q, k, v, dO] = [half(t.q, heads), half(t.k, kvHeads), half(t.v, kvHeads), half(t.dO, heads, gradientScale)]

@@ -1,5 +1,5 @@
-// Prefetches both right operands of the KT columns from `next` on into one_s and two_s, LOADS vectors of eight values a thread. Columns past the last are read as the last; what is read
-// past the tile's KT * D / 8 vectors is not stored.
+// Prefetches both right operands of the KT columns from `next` on into one_s and two_s, LOADS vectors of eight values per thread. Past the last
+// column, the last one is read; what is read past the tile's KT * D / 8 vectors is not stored.
 #for s in 0..LOADS
       {
         let place = right_place(at, min(next + (id + $(s*THREADS)u) / $(D/8)u, end - 1u), head) + (id + $(s*THREADS)u) % $(D/8)u;

@@ -1,6 +1,8 @@
-// Backward of attention to k and v on matrix units (units_tiles.wgsl): dk[j] = scale sum_t dS[t,j] q[t], dv[j] = sum_t P[t,j] dO[t], of all rows t that see key row j and all heads of its
-// group. A workgroup has RT key rows of one kv head and goes through the queries from its first row on, KT at a time, heads in order. left_1, left_2 are k and v, right_1, right_2 q and dO,
-// which is times gradient_scale. Order of the sum: heads, then queries by fragments of FK from the tile's first row on.
+// Backward pass of attention to k and v on matrix units (units_tiles.wgsl): dk[j] = scale sum_t dS[t,j] q[t], dv[j] = sum_t P[t,j] dO[t], over all
+// rows t that see key row j and all heads of its group.
+// A workgroup has RT key rows of one kv head and goes through the queries from its first row on, KT at a time, heads in order. left_1 and left_2 are
+// k and v, right_1 and right_2 are q and dO, which is multiplied by gradient_scale. Order of the sum: heads, then queries in fragments of FK from the
+// tile's first row on.
 struct Params { rows: u32, scale: f32, gradient_scale: f32 }
 #include "units_tiles.wgsl"
 #include "key_ends.wgsl"

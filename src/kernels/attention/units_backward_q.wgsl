@@ -1,7 +1,8 @@
-// Backward of attention to q on matrix units (units_tiles.wgsl): dq[t] = scale sum_j dS[t,j] k[j], dS = P (dO v[j] - delta), P = exp(scale q k[j] - lse), of the keys j that row t sees.
-// A workgroup has RT rows of one head, last tiles first, and goes through the keys of each of their segments (tile_segments.wgsl), KT per iteration. left_1, left_2 are q and dO, right_1,
-// right_2 k and v; dO is times gradient_scale. Order of the sum: a row's keys by fragments of FK from key 0 on, or with a window from a multiple of KT on; so no row's bits
-// depend on where it stands in the batch.
+// Backward pass of attention to q on matrix units (units_tiles.wgsl): dq[t] = scale sum_j dS[t,j] k[j], dS = P (dO v[j] - delta), P = exp(scale q
+// k[j] - lse), over the keys j that row t sees.
+// A workgroup has RT rows of one head, last tiles first, and goes through the keys of each of their segments (tile_segments.wgsl), KT per iteration.
+// left_1 and left_2 are q and dO, which is multiplied by gradient_scale; right_1 and right_2 are k and v. Order of the sum: a row's keys in fragments
+// of FK from key 0 on, or with a window from a multiple of KT on; so no row's bits depend on its place in the batch.
 struct Params { rows: u32, scale: f32, gradient_scale: f32 }
 #include "units_tiles.wgsl"
 @group(0) @binding(3) var<storage, read> info: array<vec4u>;
@@ -20,7 +21,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
   let left_head = group.y;
   let head = left_head / GROUP;
 #include "units_lanes.wgsl"
-  // Of the lane's rows: their statistics, and how many keys they see; 0 where there is no row.
+  // Of the lane's rows: their statistics, and how many keys they see, 0 if there is no row.
 #for i in 0..RT/SM/FM
 #for q in 0..FM*FN/4/LANES
   let in_tile_$(i)_$(q) = si + $(i*FM)u + down_$(q);

@@ -1,5 +1,6 @@
-  // What a subgroup owns of a tile of RT rows from row0 on: rows from si, columns of the scores from sj, channels of the sums from sc, and its fragments of scores in `scratch` from `own` on;
-  // what a lane owns of a fragment: four columns from `across` on in each row down_q. left_at: where the subgroup's rows begin in the left operands.
+  // What a subgroup owns in a tile of RT rows from row0 on: rows from si, columns of the scores from sj, channels of the sums from sc, and its
+  // fragments of scores in `scratch` from `own` on. What a lane owns in a fragment: four columns from `across` on in each row down_q. left_at: where
+  // the subgroup's rows begin in the left operands.
   let subgroup = id / $(LANES)u;
   let lane = id % $(LANES)u;
   let si = subgroup / $(SN)u * $(RT/SM)u;

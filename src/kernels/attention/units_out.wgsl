@@ -1,4 +1,4 @@
-// Epilogue: the sums, a fragment at a time through `scratch`, times scale_u, into out_u, (rows, LEFT_HEADS, D).
+// Epilogue: the sums, one fragment at a time through `scratch`, times scale_u, into out_u (rows, LEFT_HEADS, D).
 #for u in 0..SUMS
 #for i in 0..RT/SM/FM
 #for c in 0..D/SN/FN

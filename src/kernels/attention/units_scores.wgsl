@@ -1,5 +1,6 @@
-// The first products: scores of the tile's RT rows and the KT prefetched columns (one_s and two_s, units_ask.wgsl), left_1 times right_1 and left_2 times right_2. In `scratch` from `own` on:
-// the subgroup's fragments of the first product, row by row of fragments, then those of the second. Begins with all of workgroup memory free and ends with a barrier.
+// The first products: scores of the tile's RT rows and the KT prefetched columns (one_s and two_s, units_ask.wgsl), left_1 times right_1 and left_2
+// times right_2. They are written to `scratch` from `own` on: the subgroup's fragments of the first product, row by row of fragments, then those of
+// the second. Begins with all of workgroup memory free and ends with a barrier.
 #for s in 0..LOADS
 #if LOAD_REST
       if (id + $(s*THREADS)u < $(KT*D/8)u) {

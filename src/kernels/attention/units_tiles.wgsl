@@ -1,12 +1,15 @@
-// Attention's backward pass on matrix units (units_backward_q.wgsl, units_backward_kv.wgsl): RT rows, the left operands of the scores, against KT columns per iteration, the right ones.
-// All operands are f16, (rows, heads, D), D a multiple of 8: left_1, left_2 of the rows, right_1, right_2 of the columns, which are staged in workgroup memory.
-// A workgroup is SM x SN subgroups. A subgroup has RT/SM rows x KT/SN columns of the scores, and as many rows x D/SN of the head's channels of the sums, in fragments of FM x FN, FK deep.
-// WGSL gives no access to the elements of a fragment, so scores go through `scratch`, where a lane has $(FM*FN/4/LANES) times four neighbours in a row of each, and come back as `weights`.
+// Attention's backward pass on matrix units (units_backward_q.wgsl, units_backward_kv.wgsl): RT rows, the left operands of the scores, against KT
+// columns per iteration, the right operands.
+// All operands are f16, (rows, heads, D), D a multiple of 8: left_1 and left_2 have the rows, right_1 and right_2 the columns, which are staged in
+// workgroup memory.
+// A workgroup has SM x SN subgroups. A subgroup has RT/SM rows x KT/SN columns of the scores, and RT/SM rows x D/SN of the head's channels of the
+// sums, in fragments of FM x FN, FK deep. WGSL gives no access to the elements of a fragment, so scores go through `scratch`, where a lane has
+// FM*FN/4/LANES groups of four neighbours in a row of each fragment, and come back as `weights`.
 @group(0) @binding(0) var<storage, read> left_1: array<f16>;
 @group(0) @binding(1) var<storage, read> left_2: array<f16>;
 @group(0) @binding(2) var<storage, read> right_1: array<vec4u>;
 @group(0) @binding(4) var<storage, read> right_2: array<vec4u>;
-// Rows are padded by 8 values, so that the loads of a fragment have no bank conflicts.
+// Rows are padded by 8 values, so that loads of a fragment have no bank conflicts.
 #for t in 1..3
 var<workgroup> tile_$(t): array<f16, $(KT*(D+8))>;
 #end
