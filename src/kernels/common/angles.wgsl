@@ -1,4 +1,5 @@
-// Cosine and sine of neighbouring pairs of rotary embedding, from element `at` of `table` on, as an E: of four pairs (VEC4: a table element has two), of two (VEC2) or of one.
+// Cosine and sine of neighbouring pairs of the rotary embedding, from element `at` of `table` on, as an E: of four pairs (VEC4: a table element has
+// two), of two (VEC2) or of one.
 struct Angles { cosine: E, sine: E }
 fn angles_at(at: u32) -> Angles {
 #if VEC4

@@ -1,23 +1,23 @@
 /**
- * KV caches in textures, for CPU drivers: attention over a cache is mostly loads, and such a driver reads a storage texture in half the time of a buffer
- * (bench/LOG.md). A page is a row of the texture, or several are where there are more pages than it may be high; in a page the rows of a head follow each other, so that what
- * a workgroup reads of it is one piece of memory.
+ * KV caches in textures, for CPU drivers. Attention over a cache is mostly loads, and such a driver reads a storage texture in half the time of a
+ * buffer (bench/LOG.md). A page is a row of the texture, or part of one if there are more pages than a texture may have rows. Within a page the rows
+ * of a head follow each other, so that a workgroup reads one contiguous piece of memory.
  */
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import { GpuTexture, type GpuBuffer } from '../../gpu/pool.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { cpuLanes } from './lanes.ts'
 
-/** Keys or values of a cache: in a buffer, or in a texture as of `kvTextures`. */
+/** Keys or values of a cache, in a buffer or in a texture from `kvTextures`. */
 export type CacheData = GpuBuffer | GpuTexture
 
-/** How the values of a cache lie in its texture, for kv_place.wgsl. */
+/** How the values of a cache lie in its texture: constants for kv_place.wgsl. */
 const layouts = new WeakMap<GpuTexture, Constants>()
 
 /**
- * `count` textures of zeros for pages of `pageSize` rows of `kvHeads` heads of float32 values each; undefined where buffers are better (a GPU) or have to be: heads that
- * are no whole texels, or too wide rows.
- * @param shape.rotaryDim values of a head that are turned: kernels write halves of them, in texels
+ * Makes `count` textures of zeros for pages of `pageSize` rows, each of `kvHeads` heads of float32 values. Undefined if the cache belongs in buffers:
+ * on a GPU, for heads that are not whole texels, and for rows that are too wide.
+ * @param shape.rotaryDim number of values of a head that are rotated; kernels write halves of them, in texels
  */
 export function kvTextures(
   gpu: Gpu,
@@ -36,7 +36,8 @@ export function kvTextures(
   const height = Math.ceil(pages / KV_FOLD)
   const textures = Array.from({ length: count }, () => gpu.pool.texture(columns, height, 'rgba32float', label))
   for (const texture of textures) layouts.set(texture, { KV_FOLD, KV_PAGE: pageSize, KV_HEAD, KV_WIDTH })
-  // Left to the first use, Dawn clears each by way of a buffer of its size, all of which are there at once.
+  // Cleared here, one after the other. At the first use, Dawn would clear each through a buffer of the texture's size, and all these buffers would
+  // exist at once.
   const bytesPerRow = Math.ceil((columns * 16) / 256) * 256
   const zeros = gpu.pool.acquire(bytesPerRow * height, 'zeros', { exact: true })
   for (const texture of textures) gpu.copyToTexture(zeros, texture, { bytesPerRow, rows: height, texels: columns })
@@ -45,5 +46,5 @@ export function kvTextures(
   return textures
 }
 
-/** What kernels that read or write a cache are told of it: nothing of a buffer. */
+/** The constants of a cache for kernels that read or write it; none for a buffer. */
 export const kvConstants = (cache: Binding): Constants => (cache instanceof GpuTexture && layouts.get(cache)) || {}

@@ -1,11 +1,11 @@
-/** Workgroup shapes of the kernels that give a row to a group of lanes. */
+/** Workgroup shapes of kernels that give each row to a group of lanes. */
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import { capacityOf, groupsOf, map, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 
 /**
- * LANES, SUBGROUP and WIDE for lanes.wgsl. A subgroup where its size is fixed; wide rows (a vocabulary) take 256 lanes on a GPU.
- * The choice depends on the adapter alone, never on the batch.
+ * LANES, SUBGROUP and WIDE for lanes.wgsl. A workgroup is one subgroup if the subgroup size is fixed; with `wide` (rows as long as a vocabulary) it
+ * has 256 lanes on a GPU. The choice depends on the adapter alone, never on the batch.
  */
 export function lanes(gpu: Gpu, wide = false): Constants {
   const { software, subgroupSize } = gpu.facts
@@ -16,8 +16,8 @@ export function lanes(gpu: Gpu, wide = false): Constants {
 }
 
 /**
- * LANES of the kernels for CPU drivers: the subgroup's size, 8 or (WIDE) 16; 0 where these kernels do not run. Products have the same bits with
- * either size, except a weight's gradient (tn_stage_cpu.wgsl). Sums over lanes (norms, attention) differ; but a process keeps one size for life.
+ * LANES of the kernels for CPU drivers: the subgroup size, 8 or (WIDE) 16; 0 if these kernels do not run. Products have the same bits with either
+ * size, except a weight's gradient (tn_stage_cpu.wgsl). Sums over lanes (norms, attention) differ, but a process never changes its size.
  */
 export function cpuLanes(gpu: Gpu): { LANES: number; WIDE: number } {
   const { software, subgroupSize } = gpu.facts
@@ -26,8 +26,8 @@ export function cpuLanes(gpu: Gpu): { LANES: number; WIDE: number } {
 }
 
 /**
- * GUARDED and APART of apart_cpu.wgsl: how many rows of a tile share a block of code, given its columns a lane. 32 registers hold some 16 sums with
- * their operands, 16 registers hold 8. One row, without blocks, where the driver's compiler keeps the order of the code.
+ * GUARDED and APART of apart_cpu.wgsl: how many rows of a tile share a block of code, by the number of columns per lane. 32 registers hold some 16
+ * sums with their operands, 16 registers hold 8. One row, without blocks, if the driver's compiler keeps the order of the code.
  */
 export function apartOf(gpu: Gpu, columns: number): { GUARDED: number; APART: number } {
   const { fused, vectorRegisters } = gpu.facts
@@ -37,8 +37,9 @@ export function apartOf(gpu: Gpu, columns: number): { GUARDED: number; APART: nu
 }
 
 /**
- * The same, and HELD: where the CPU can broadcast an operand from memory to all lanes, x of a forward product (dy of a backward one) is put on the
- * stack (held_cpu.wgsl). A block is then one column of 8 rows: 8 sums and their part of W, whatever the driver (bench/LOG.md, "Operands on the stack").
+ * GUARDED and APART as from `apartOf`, and HELD: whether x of a forward product (dy of a backward one) is put on the stack (held_cpu.wgsl), which is
+ * done if the CPU can broadcast an operand from memory to all lanes. A block is then one column of 8 rows: 8 sums and their part of W, whatever the
+ * driver (bench/LOG.md, "Operands on the stack").
  * @param rows of a tile, a multiple of 4
  */
 export function heldOf(gpu: Gpu, rows: number, columns: number): { HELD: number; GUARDED: number; APART: number } {
@@ -46,15 +47,15 @@ export function heldOf(gpu: Gpu, rows: number, columns: number): { HELD: number;
   return { HELD: 1, GUARDED: 1, APART: rows % 8 === 0 ? 8 : rows }
 }
 
-/** Whether a GPU's subgroups have 32 lanes or more. In narrower ones each lane would hold, and the compiler unroll, many times as much. */
+/** Whether a GPU's subgroups have 32 lanes or more. In narrower ones, each lane would hold many times as much, and the compiler would unroll that. */
 export const hasWideSubgroups = (gpu: Gpu): boolean => gpu.facts.subgroupSize >= 32
 
-/** Invocations that a large GPU has at a time. */
+/** Invocations that a large GPU runs at a time. */
 export const fullGpu = 2 ** 18
 
 /**
- * Runs an elementwise kernel (flat.wgsl) over `n` elements: 64 to a workgroup, and 256 where there are enough for all of a GPU; on a CPU driver, where a
- * workgroup costs more than its elements, 512, or 1024 where there are many. Workgroups fold into y where x would pass 65535.
+ * Runs an elementwise kernel (flat.wgsl) over `n` elements. A workgroup has 64, or 256 if there are enough of them for a whole GPU. On a CPU driver,
+ * where a workgroup costs more than its elements, it has 512, or 1,024 if there are many. Workgroups are folded into y where x would exceed 65,535.
  */
 export function dispatchFlat(
   gpu: Gpu,
@@ -71,7 +72,7 @@ export function dispatchFlat(
   gpu.dispatch(gpu.kernel(path, { ...constants, PER, FLAT }), bindings, params, perRow(groupsOf(n, FLAT * PER)))
 }
 
-/** Workgroups, one a row, folded likewise: the kernel's row is x + y * 65535. */
+/** One workgroup per row, folded in the same way: the kernel's row is x + y * 65535. */
 export function perRow(rows: Count): [Count, Count] {
   return [map(rows, (n) => Math.min(n, 65535)), map(rows, (n) => Math.ceil(n / 65535))]
 }

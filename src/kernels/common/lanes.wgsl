@@ -1,11 +1,11 @@
-// Reductions over the LANES invocations of a workgroup, written once. SUBGROUP: the workgroup is one subgroup; else a tree through
-// workgroup memory, with a barrier before the scratch is used again. Either way the order depends on LANES alone.
-// WIDE: with a CPU driver's subgroups of 16 each of these operations, and a shuffle, is a loop over the lanes, while broadcasts of constant lanes cost nothing: so they are
-// trees of such broadcasts.
+// Reductions over the LANES invocations of a workgroup. SUBGROUP: the workgroup is one subgroup; else they are a tree through workgroup memory, with
+// a barrier before the scratch memory is used again. Either way the order depends on LANES alone.
+// WIDE: with a CPU driver's subgroups of 16, each of these operations, like a shuffle, is a loop over the lanes, while broadcasts from constant lanes
+// cost nothing. So the reductions are trees of such broadcasts.
 #if WIDE
 #include "lanes_tree.wgsl"
 fn lanes_sum(lane: u32, value: f32) -> f32 { return lanes_tree(value); }
-// As integers in the order of the floats: a maximum of two floats would also test each for NaN.
+// As integers that have the order of the floats: a maximum of two floats would also test each for NaN.
 fn lanes_max(lane: u32, value: f32) -> f32 {
   let bits = bitcast<i32>(value);
   let key = bits ^ ((bits >> 31u) & 0x7fffffff);
@@ -19,13 +19,13 @@ fn lanes_max(lane: u32, value: f32) -> f32 {
 #end
   return bitcast<f32>(v4_0 ^ ((v4_0 >> 31u) & 0x7fffffff));
 }
-// Lanes that have left a loop count with what they held last: then all lanes do it once more for nothing, but never too little.
+// Lanes that have left a loop still count with their last value. So all lanes may do one iteration too many, but never too few.
 fn lanes_any(value: bool) -> bool { return lanes_max(0u, f32(value)) > 0.0; }
 #else
 #if SUBGROUP
 fn lanes_sum(lane: u32, value: f32) -> f32 { return subgroupAdd(value); }
 fn lanes_max(lane: u32, value: f32) -> f32 { return subgroupMax(value); }
-// Whether to do what some lanes need: all lanes take the same way, which CPU drivers then jump over.
+// Whether any lane has work to do. All lanes then take the same branch, which CPU drivers can skip as a whole.
 fn lanes_any(value: bool) -> bool { return subgroupAny(value); }
 #else
 fn lanes_any(value: bool) -> bool { return value; }

@@ -1,4 +1,4 @@
-// The sum over the LANES (8 or 16) invocations of a CPU driver's subgroup: an unrolled tree of broadcasts of constant lanes, which cost nothing.
+// The sum over the LANES (8 or 16) invocations of a CPU driver's subgroup: an unrolled tree of broadcasts from constant lanes, which cost nothing.
 fn lanes_tree(value: f32) -> f32 {
 #for i in 0..LANES
   let v0_$(i) = subgroupBroadcast(value, $(i)u);

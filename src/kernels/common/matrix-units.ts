@@ -1,4 +1,7 @@
-/** Whether large products run on the adapter's matrix units (matmul/units.ts), which take f16. Off unless a run asks for it: arithmetic is float32 otherwise. */
+/**
+ * Whether large products run on the adapter's matrix units (matmul/units.ts), which take f16. They do so only if a run asks for it; otherwise
+ * arithmetic is float32.
+ */
 import { valueOfBf16 } from '../../common/bf16.ts'
 import { UserError } from '../../common/errors.ts'
 import type { MatrixUnit } from '../../gpu/adapter.ts'
@@ -6,24 +9,28 @@ import type { Gpu } from '../../gpu/gpu.ts'
 
 /** The largest f16 value. */
 const most = 65504
-/** The bits of the largest bf16 below it. */
+/** The bits of the largest bf16 value below it. */
 const mostBits = 0x477f
-/** Steps of the depth that a workgroup stages at once; a unit's depth divides it. */
+/** Steps of the depth that a workgroup stages at once; a multiple of the depth of a matrix unit. */
 export const KT = 32
-/** Gradients are small: times this they keep their bits in f16 down to 6e-8; more than 64 is cut off. A power of two, so it changes no bit otherwise. */
+/**
+ * Factor by which gradients, which are small, are multiplied: they then keep their bits in f16 down to 6e-8, and values beyond 64 are clamped. A
+ * power of two, so otherwise it changes no bit.
+ */
 export const gradientScale = 1024
 
 const inUse = new WeakMap<Gpu, MatrixUnit>()
 
 /**
- * Lets large products run on the adapter's matrix units from here on; `false` ends it. To be called before weights are uploaded: they lie in buffers then.
- * @throws UserError where the adapter has none that multiply f16 into float32
+ * Lets large products run on the adapter's matrix units from now on; with `false`, no longer. To be called before weights are uploaded, as matrix
+ * units read them from buffers.
+ * @throws UserError if the adapter has no matrix units that multiply f16 into float32
  */
 export function useMatrixUnits(gpu: Gpu, on = true): void {
   inUse.delete(gpu)
   if (!on) return
   const { matrixUnits, subgroupSize, f16, name } = gpu.facts
-  // The widest that this kernel's depth takes: 16 x 16 x 16 before 8 x 8 x 8.
+  // The largest unit whose depth fits KT: 16 x 16 x 16 before 8 x 8 x 8.
   const [unit] = matrixUnits
     .filter((u) => KT % u.k === 0 && 32 % u.m === 0 && 32 % u.n === 0 && subgroupSize % u.n === 0)
     .toSorted((a, b) => b.m * b.n * b.k - a.m * a.n * a.k)
@@ -35,11 +42,11 @@ export function useMatrixUnits(gpu: Gpu, on = true): void {
   inUse.set(gpu, unit)
 }
 
-/** The unit that products run on; none where they run in float32. */
+/** The matrix unit that products run on; undefined if they run in float32. */
 export const matrixUnitOf = (gpu: Gpu): MatrixUnit | undefined => inUse.get(gpu)
 
 /**
- * Holds a weight against f16's range, when it is loaded for matrix units.
+ * Checks that a weight is within f16's range, when it is loaded for matrix units.
  * @param data bf16 bits or float32 values
  * @throws UserError naming the weight and the value
  */
@@ -52,13 +59,13 @@ export function checkF16Range(label: string, data: Uint16Array | Float32Array): 
   )
 }
 
-/** The first value outside of f16's range, NaN too; below 0 where there is none. A loop a type: a model has billions of values. */
+/** Index of the first value outside f16's range, or NaN; below 0 if there is none. Each type has its own loop, as a model has billions of values. */
 function beyondF16(values: Float32Array): number {
   for (let i = 0; i < values.length; i++) if (!(Math.abs(values[i]) <= most)) return i
   return -1
 }
 
-/** The same of bf16 bits, which without their sign are in the order of their values. */
+/** The same for bf16 bits: without the sign, they have the order of their values. */
 function bitsBeyondF16(bits: Uint16Array): number {
   for (let i = 0; i < bits.length; i++) if ((bits[i] & 0x7fff) > mostBits) return i
   return -1

@@ -1,4 +1,5 @@
-// To f16, rounded and clamped to its range. A NaN, told from its bits (see optimizer/norm.wgsl), stays one: clamped it would be an end of the range, and nobody would learn of it.
+// Converts to f16, rounded and clamped to its range. A NaN, recognised by its bits (see optimizer/norm.wgsl), stays a NaN: clamping would turn it
+// into an end of the range, and hide it.
 fn narrow(v: vec4f) -> vec2u {
   let number = (bitcast<vec4u>(v) & vec4u(0x7fffffffu)) <= vec4u(0x7f800000u);
   let f = vec4<f16>(select(v, clamp(v, vec4f(-65504.0), vec4f(65504.0)), number));

@@ -1,5 +1,5 @@
-// bf16 to f16 where it lies, two values a word: words first .. first + count. What bf16 holds is exact in f16 from 6.1e-5 to 65504, and right to 3e-8 below; the range was looked at
-// when the weight was loaded (matrix-units.ts).
+// Converts bf16 to f16 in place, two values per word: words first .. first + count. A bf16 value is exact in f16 from 6.1e-5 to 65504, and right to
+// within 3e-8 below that. The range was checked when the weight was loaded (matrix-units.ts).
 struct Params { first: u32, count: u32 }
 @group(0) @binding(0) var<storage, read_write> w_data: array<u32>;
 #include "flat.wgsl"

@@ -1,7 +1,9 @@
-// RMSNorm as a prologue (group_tile.wgsl, down.wgsl): row_scale[i] = 1 / sqrt(mean over c of x[i0+i,c]^2 + eps) for the rows of a workgroup, which is to be
-// multiplied as x * row_scale * gain. A row has the lanes and the order of the sum that it has in norm/rms_norm.wgsl (NORM_LANES, NORM_SUBGROUP), so those bits.
-// NORM_ROUNDS * NORM_ROWS rows: NORM_ROWS side by side (threads left over repeat some), and NORM_ROUNDS of these a thread, whose loads go together. A lane has NORM_AHEAD loads of each row
-// in flight, as few workgroups run and each waits for its own. x_value(index) is an element of x.
+// RMSNorm as a prologue (group_tile.wgsl, down.wgsl): row_scale[i] = 1 / sqrt(mean over c of x[i0+i,c]^2 + eps) for the rows of a workgroup. The
+// including file multiplies x * row_scale * gain. A row has the lanes and the order of the sum that it has in norm/rms_norm.wgsl (NORM_LANES,
+// NORM_SUBGROUP), so the same bits.
+// A workgroup has NORM_ROUNDS * NORM_ROWS rows: NORM_ROWS side by side (surplus threads repeat some), and NORM_ROUNDS of them per thread, whose loads
+// go together. A lane has NORM_AHEAD loads of each row in flight, as few workgroups run and each waits for its loads. x_value(index) is an element of
+// x.
 var<workgroup> row_scale: array<f32, $(NORM_ROUNDS*NORM_ROWS)>;
 #if !NORM_SUBGROUP
 var<workgroup> norm_scratch: array<f32, THREADS>;

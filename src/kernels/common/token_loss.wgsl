@@ -1,6 +1,7 @@
-// The frame of a built-in loss: a file in src/trainer/losses defines
-//   fn token_loss(logprob: f32, inference_logprob: f32, advantage: f32) -> vec2f      (loss of the token, dLoss/dlogprob), before the division by N
-// and includes this. One invocation a loss token; all arrays (count). KL: beta x (exp(d) - d - 1), d = ref_logprob - logprob, is added (kl.ts).
+// The frame of a built-in loss. A file in src/trainer/losses defines
+//   fn token_loss(logprob: f32, inference_logprob: f32, advantage: f32) -> vec2f
+// which returns (loss of the token, dLoss/dlogprob) before the division by N, and includes this file. One invocation per loss token; all arrays
+// (count). KL: adds beta x (exp(d) - d - 1), d = ref_logprob - logprob (kl.ts).
 #if KL
 struct Params { count: u32, mask_ratio_low: f32, mask_ratio_high: f32, inverse_tokens: f32, beta: f32 }
 #else
@@ -14,8 +15,8 @@ struct Params { count: u32, mask_ratio_low: f32, mask_ratio_high: f32, inverse_t
 #if KL
 @group(0) @binding(5) var<storage, read> ref_logprobs: array<f32>;
 
-// exp(d) - d - 1, and its derivative by the logprob, 1 - exp(d). Near 0 both are differences of nearly equal numbers: there by their series, which is
-// right to float32 where |d| is below 1/2.
+// exp(d) - d - 1, and its derivative with respect to the logprob, 1 - exp(d). Near 0 both are differences of nearly equal numbers, so there their
+// series is used, which is accurate to float32 for |d| below 1/2.
 fn kl_term(d: f32) -> vec2f {
   var v = fma(d, 1.0 / 40320.0, 1.0 / 5040.0);
   v = fma(d, fma(d, fma(d, fma(d, fma(d, v, 1.0 / 720.0), 1.0 / 120.0), 1.0 / 24.0), 1.0 / 6.0), 0.5);

@@ -1,4 +1,4 @@
-/** Where a weight lies on the GPU. Kernels read it through weight.wgsl; the autograd room gives it a meaning. */
+/** Where a weight lies on the GPU. Kernels read it through weight.wgsl; src/autograd says what it means. */
 import { fileURLToPath } from 'node:url'
 import type { BufferRange, Gpu } from '../../gpu/gpu.ts'
 import { GpuError } from '../../gpu/errors.ts'
@@ -10,18 +10,21 @@ import { matrixUnitOf } from './matrix-units.ts'
 
 const narrowPath = fileURLToPath(new URL('narrow_weight.wgsl', import.meta.url))
 
-/** A matrix (rows N, columns K) in row slices, each in a storage of its own that the adapter can bind. */
+/** A matrix (rows N, columns K) in row slices, each in its own storage, no larger than the adapter can bind. */
 export interface Weight {
   label: string
   rows: number
   columns: number
   bf16: boolean
-  /** Whether the bf16 values are stored as f16, for matrix units (other kernels widen it): set where units are in use when room is made. */
+  /**
+   * Whether the bf16 values are stored as f16, for matrix units (other kernels widen these too). Set if matrix units are in use when the weight is
+   * allocated.
+   */
   f16?: boolean
-  /** Of a quantised weight (`blocks`): room for its values, which `widen` (quantised.ts) fills in, unless a product reads the blocks themselves. */
+  /** The values. If the weight is quantised (`blocks`), `widen` (quantised.ts) fills them in, unless a product reads the blocks themselves. */
   slices: WeightSlice[]
   blocks?: WeightBlocks
-  /** A matrix of LoRA, whose products may be thin (lora/thin.ts). */
+  /** Whether it is a LoRA matrix, whose products may be thin (lora/thin.ts). */
   lowRank?: boolean
 }
 
@@ -29,41 +32,50 @@ export interface Weight {
 export interface WeightBlocks {
   format: QuantisedFormat
   storage: GpuBuffer
-  /** The weight whose slices are the room for its values. */
+  /** The weight whose slices have room for the values of these blocks. */
   room: Weight
 }
 
 export interface WeightSlice {
-  /** The weight's row with which the storage begins; negative where other weights lie before it in the storage (`allocateTogether`). */
+  /** The weight's row at which the storage begins; negative if other weights come before it in the storage (`allocateTogether`). */
   row: number
   /** Rows of the storage. */
   rows: number
   storage: GpuBuffer | BufferRange | GpuTexture
   texture: boolean
-  /** Height of the texture in panels; further panels begin a new column of them beside. 0 for buffers. */
+  /** Height of the texture in panels; further panels begin a new column beside these. 0 for buffers. */
   fold: number
-  /** Of a texture that takes the values of quantised weights: a buffer with the same panels in a row, which `widen` writes and they are copied from. */
+  /**
+   * For a texture that receives the values of quantised weights: a buffer with the same panels one after the other, which `widen` writes and from
+   * which they are copied.
+   */
   mirror?: GpuBuffer
-  /** Rows that lie side by side in the texture: a subgroup's lanes, or fewer (8, or 1) where so many would be wider than a texture may be; see weight.wgsl. */
+  /**
+   * Rows that lie side by side in the texture: as many as a subgroup has lanes, or fewer (8 or 1) if they would be wider than a texture may be; see
+   * weight.wgsl.
+   */
   panel: number
 }
 
-/** Vocabulary slices start at multiples of this, and storage slices end at them, so a head's slice lies in one storage. */
+/** Vocabulary slices start at multiples of this, and storage slices end at them, so each of the head's slices lies in one storage. */
 export const sliceRows = 4096
 
-/** Whether a matrix of K columns is kept in a texture: where the kernels for CPU drivers take it. Matrix units read buffers. */
+/** Whether a matrix of K columns is kept in a texture: if the kernels for CPU drivers take it. Matrix units read buffers. */
 function keepsInTexture(gpu: Gpu, columns: number): boolean {
   return cpuLanes(gpu).LANES > 0 && columns % 8 === 0 && !matrixUnitOf(gpu)
 }
 
-/** Rows that lie side by side in a texture, and how many texels wide they are together. */
+/** How many rows lie side by side in a texture, and their width in texels. */
 function panelOf(gpu: Gpu, bytesPerRow: number): { panel: number; width: number } {
   const texels = Math.ceil(bytesPerRow / 16)
   const panel = [cpuLanes(gpu).LANES, 8].find((rows) => rows > 0 && texels * rows <= gpu.facts.limits.maxTexture) ?? 1
   return { panel, width: texels * panel }
 }
 
-/** Rows of a storage slice: all of them, or as many whole `sliceRows` as the adapter binds; of very wide rows a power of two, which divides `sliceRows`. */
+/**
+ * Rows of a storage slice: all of them, or as many whole `sliceRows` as the adapter can bind, or for very wide rows a power of two, which divides
+ * `sliceRows`.
+ */
 function rowsOfSlice(gpu: Gpu, rows: number, bytesPerRow: number, texture: boolean): number {
   const { maxBinding, maxTexture } = gpu.facts.limits
   const { panel, width } = panelOf(gpu, bytesPerRow)
@@ -76,8 +88,8 @@ function rowsOfSlice(gpu: Gpu, rows: number, bytesPerRow: number, texture: boole
 }
 
 /**
- * Makes room for a weight without filling it.
- * @param bf16 two bytes a value (pairs in a u32), else float32
+ * Allocates a weight without filling it.
+ * @param bf16 two bytes per value (pairs in a u32), else float32
  */
 export function allocateWeight(gpu: Gpu, label: string, rows: number, columns: number, bf16: boolean): Weight {
   const texture = keepsInTexture(gpu, columns)
@@ -102,9 +114,9 @@ export function allocateWeight(gpu: Gpu, label: string, rows: number, columns: n
 }
 
 /**
- * Makes room for weights of one width that are read together: one after the other in one storage, where one holds them all and each begins at a whole texel or
- * vec4u, else each by itself.
- * @returns the weights, and what is to be released in their place
+ * Allocates weights of the same width that are read together: one after the other in one storage, if one holds them all and each begins at a whole
+ * texel or vec4u; otherwise separately.
+ * @returns the weights, and what is to be released instead of them
  */
 export function allocateTogether(
   gpu: Gpu,
@@ -128,12 +140,12 @@ export function allocateTogether(
   return { weights, owned: [joint] }
 }
 
-/** Whether a weight of `allocateTogether` lies below another in their storage. */
+/** Whether a weight of `allocateTogether` comes after another one in their storage. */
 export function liesBelow(above: Weight, { slices: [slice] }: Weight): boolean {
   return slice.storage === above.slices[0].storage && slice.row === above.slices[0].row - above.rows
 }
 
-/** Writes all values: bf16 bits for a bf16 weight, float32 otherwise; row-major, rows x columns. */
+/** Writes all values, row-major, rows x columns: bf16 bits for a bf16 weight, float32 otherwise. */
 export function writeWeight(gpu: Gpu, weight: Weight, data: Uint16Array | Float32Array): void {
   const width = weight.columns
   for (const { slice, row, rows } of slicesOf(weight)) {
@@ -143,7 +155,7 @@ export function writeWeight(gpu: Gpu, weight: Weight, data: Uint16Array | Float3
       if (weight.f16) {
         const [first, count] = [row - slice.row, rows].map((n) => (n * width) / 2)
         dispatchFlat(gpu, narrowPath, {}, [slice.storage], { first, count }, count)
-        // Before anything else is sent, which might read them.
+        // Before any command that might read them is sent.
         gpu.flush()
       }
       continue
@@ -153,10 +165,10 @@ export function writeWeight(gpu: Gpu, weight: Weight, data: Uint16Array | Float3
   }
 }
 
-/** Rows that are permuted at a time. */
+/** Rows that are permuted into panels at a time. */
 const permutedRows = 4096
 
-/** Writes rows [first, first + rows) of a texture: whole panels many at a time, rows of a panel that has others too texel by texel. */
+/** Writes rows [first, first + rows) of a texture: whole panels many at a time, and rows of a panel that is not whole texel by texel. */
 function writePanels(gpu: Gpu, slice: WeightSlice, first: number, rows: number, data: Uint16Array | Float32Array): void {
   const { panel, fold } = slice
   const texels = data.byteLength / rows / 16
@@ -178,7 +190,7 @@ function writePanels(gpu: Gpu, slice: WeightSlice, first: number, rows: number, 
       at++
       continue
     }
-    // Up to the end of the fold
+    // Not beyond the end of the fold.
     const inFold = fold - ((at / panel) % fold)
     const panels = Math.min(Math.floor(left / panel), inFold, permutedRows / panel)
     const values = new Uint32Array(panels * panel * texels * 4)
@@ -199,14 +211,14 @@ function writePanels(gpu: Gpu, slice: WeightSlice, first: number, rows: number, 
   }
 }
 
-/** A weight from host values. */
+/** Makes a weight from values on the host. */
 export function uploadWeight(gpu: Gpu, label: string, rows: number, columns: number, data: Uint16Array | Float32Array): Weight {
   const weight = allocateWeight(gpu, label, rows, columns, data instanceof Uint16Array)
   writeWeight(gpu, weight, data)
   return weight
 }
 
-/** A float32 matrix in a part of a buffer (LoRA's A and B, in a parameter bank) seen as a weight. */
+/** A float32 matrix in a part of a buffer (LoRA's A and B, in a parameter bank), as a weight. */
 export function weightView(label: string, storage: GpuBuffer | BufferRange, rows: number, columns: number): Weight {
   const slices = [{ row: 0, rows, storage, texture: false, fold: 0, panel: 1 }]
   return { label, rows, columns, bf16: false, slices, lowRank: true }
@@ -216,12 +228,12 @@ export function releaseWeight(weight: Weight): void {
   for (const { storage } of weight.slices) (storage as GpuBuffer | GpuTexture).release()
 }
 
-/** Constants that say how a kernel finds values of W in a buffer. */
+/** Constants that tell a kernel the format of W's values in a buffer. */
 export function kindOf(weight: Weight): Constants {
   return { W_BF16: Number(weight.bf16), ...(weight.f16 && { W_F16: 1 }) }
 }
 
-/** Constants and parameters that weight.wgsl wants for one slice. `at` is the binding's number. */
+/** Constants of weight.wgsl for one slice. `at` is the number of its binding. */
 export function weightConstants(weight: Weight, slice: WeightSlice, at: number): Constants {
   const folded = slice.texture && slice.rows > slice.fold * slice.panel
   return { W_TEX: Number(slice.texture), ...kindOf(weight), W_FOLDED: Number(folded), W_PANEL: slice.panel, W_AT: at }
@@ -231,7 +243,7 @@ export function weightParams(weight: Weight, slice: WeightSlice): { w_fold: numb
   return { w_fold: Math.max(1, slice.fold), w_panel: slice.panel, w_texels: weight.columns / (weight.bf16 ? 8 : 4) }
 }
 
-/** Parts of rows [row, row + rows) with the storage slice each lies in. */
+/** Rows [row, row + rows) in parts, each with the storage slice in which it lies. */
 export function slicesOf(weight: Weight, row = 0, rows = weight.rows): { slice: WeightSlice; row: number; rows: number }[] {
   const parts: { slice: WeightSlice; row: number; rows: number }[] = []
   for (const slice of weight.slices) {
@@ -243,8 +255,8 @@ export function slicesOf(weight: Weight, row = 0, rows = weight.rows): { slice: 
 }
 
 /**
- * Records that whole panels of `bytes` each, which lie one after the other from byte `offset` of a buffer on, become panels [first, first + count) of a slice's
- * texture. It has `fold` of them below each other, then the next beside these.
+ * Records a copy of whole panels of `bytes` each, which lie one after the other from byte `offset` of a buffer on, to panels [first, first + count)
+ * of a slice's texture. The texture has `fold` panels one below the other, and then the next ones beside these.
  */
 export function copyPanels(
   gpu: Gpu,

@@ -1,9 +1,9 @@
-// A weight W (N rows, K columns), eight consecutive values of a row at a time: w_load8(w_origin(n), c) gives W[n, 8c .. 8c+7].
-// Storage: W_TEX: a storage texture, one texel of 16 bytes holds 8 bf16 (W_BF16) or 4 float32; else a storage buffer with the same
-// bytes. A texture lies in panels of W_PANEL rows (8 or 16): a row of it holds texel 0 of each row of the panel, then texel 1 of each, and so on, so that the
-// lanes of a subgroup, a row each, read 128 or 256 bytes that follow each other. A texture of more panels than it may be high is folded (W_FOLDED): panels
-// fold*i .. stand side by side.
-// Lavapipe reads storage textures three times faster than buffers.
+// Reads a weight W (N rows, K columns), eight consecutive values of a row at a time: w_load8(w_origin(n), c) gives W[n, 8c .. 8c+7].
+// W_TEX: W is in a storage texture, in which one texel of 16 bytes holds 8 bf16 (W_BF16) or 4 float32 values; else in a storage buffer with the same
+// bytes. Lavapipe reads storage textures three times as fast as buffers.
+// A texture consists of panels of W_PANEL rows (8 or 16). A row of the texture holds texel 0 of each row of the panel, then texel 1 of each, and so
+// on, so that the lanes of a subgroup, one row each, read 128 or 256 contiguous bytes. If there are more panels than a texture may be high, it is
+// folded (W_FOLDED): panels from fold*i on form the next column beside the others.
 #include "bf16.wgsl"
 
 #if W_TEX

@@ -1,13 +1,16 @@
 // The first of LoRA's two products on GPUs, for up to three projections of one input: xa_s[m,r] = alpha_s * sum_k x[m,k] A_s[r,k].
-// x (rows, k), A_s (rank, k) from value w_s of the bank on, xa_s (rows, rank) from value s xa_stride on; k and each w_s are multiples of 4, rank of 8.
-// STACKED: several adapters are stacked along the rank of A_s (stack.wgsl), and a row of adapter p keeps p's part alone, times scales[first + s per + p], and 0 for the rest, as after
-// select_rows.wgsl.
-// With so few columns a register tile would leave seven of eight threads idle; the time is that of reading x once. A workgroup owns ROWS rows and COLUMNS of the rank, its threads split k,
-// four neighbouring values each, and their partial sums are added up at the end (thin_sum.wgsl). A comes from the caches.
-// Order of the sum: thread l has the fours l, l + THREADS, .. one after the other, then come the threads in a tree. It depends on k alone.
-// AHEAD iterations are loaded at once. EXACT: k is a multiple of what those take, so no load is checked against the end.
-// What else x is needed for: NORM: x (x_values by single ones) is RMSNorm's input, which each workgroup normalises for its rows (norm_rows.wgsl), and `normed` (rows, k) gets the result.
-// F16: `half` (rows, k) gets what is multiplied in f16, for matrix units. Both are written by the workgroups of the first member's first columns.
+// x (rows, k), A_s (rank, k) from value w_s of the bank on, xa_s (rows, rank) from value s xa_stride on. k and each w_s are multiples of 4, rank of
+// 8.
+// STACKED: several adapters are stacked along the rank of A_s (stack.wgsl). A row of adapter p keeps only p's part, times scales[first + s per + p],
+// and 0 for the rest, as after select_rows.wgsl.
+// With so few columns, a register tile would leave seven of eight threads idle; the time is that of reading x once. A workgroup owns ROWS rows and
+// COLUMNS of the rank. Its threads split k, four neighbouring values each, and their partial sums are added up at the end (thin_sum.wgsl). A comes
+// from the caches.
+// Order of the sum: thread l sums groups l, l + THREADS, .. of four values one after the other, then the threads are summed in a tree. It depends on
+// k alone. AHEAD iterations are loaded at once. EXACT: k is a multiple of what those take, so no load is checked against the end.
+// Other outputs for which x is needed: NORM: x (x_values as single values) is the input of RMSNorm, which each workgroup normalises for its rows
+// (norm_rows.wgsl), and `normed` (rows, k) receives the result. F16: `half` (rows, k) receives the product's input in f16, for matrix units. Both are
+// written by the workgroups that have the first columns of the first member.
 struct Params { rows: u32, k: u32, rank: u32, w_0: u32, w_1: u32, w_2: u32, alpha_0: f32, alpha_1: f32, alpha_2: f32, xa_stride: u32, own: u32, width: u32, per: u32, first: u32, eps: f32 }
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
 @group(0) @binding(1) var<storage, read> bank: array<vec4f>;
@@ -29,14 +32,14 @@ fn x_value(index: u32) -> f32 { return x_values[index]; }
 #include "narrow.wgsl"
 #endif
 #include "pick.wgsl"
-// Value e of a workgroup whose member, first row and first column are `at`.
+// Finishes value e of the workgroup whose member, first row and first column are `at`.
 fn finish(at: vec3u, e: u32, value: f32) {
   let i = at.y + e / COLUMNS;
   let n = at.z + e % COLUMNS;
   if (i >= p.rows) { return; }
 #if STACKED
   let place = place_of(n);
-  // Not times 0: what another adapter makes of this row may be NaN.
+  // A select, not a multiplication by 0: another adapter's value for this row may be NaN.
   let kept = select(0.0, value * scales[p.first + at.x * p.per + place], places[i] == place);
 #else
   let kept = value * bitcast<f32>(pick(at.x, bitcast<u32>(p.alpha_0), bitcast<u32>(p.alpha_1), bitcast<u32>(p.alpha_2)));
@@ -47,7 +50,7 @@ fn finish(at: vec3u, e: u32, value: f32) {
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id: u32) {
-  // Members and columns of the same rows come one after the other, so that x is in a cache for all but the first.
+  // Members and columns of the same rows follow each other, so that x is in a cache for all but the first.
   let blocks = p.rank / COLUMNS;
   let at = vec3u(group.x / blocks, group.y * ROWS, group.x % blocks * COLUMNS);
   let quads = p.k / 4u;

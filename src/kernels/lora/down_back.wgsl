@@ -1,6 +1,8 @@
-// The gradient of LoRA's first product on GPUs: dxa[m,r] = alpha * sum_n dy[m,n] B[n,r]; dy (rows, n), B (n, rank), dxa (rows, rank). rank is a multiple of 8.
-// As down.wgsl, but a thread has one value of dy at a time: rows of B are short, and so neighbouring threads read neighbouring rows of it, in one piece.
-// Order of the sum: thread l has the steps l, l + THREADS, .. one after the other, then come the threads in a tree. It depends on n alone.
+// The gradient of LoRA's first product on GPUs: dxa[m,r] = alpha * sum_n dy[m,n] B[n,r]; dy (rows, n), B (n, rank), dxa (rows, rank). rank is a
+// multiple of 8.
+// Like down.wgsl, but a thread takes one value of dy at a time: rows of B are short, so neighbouring threads read neighbouring rows of it, which are
+// contiguous.
+// Order of the sum: thread l sums steps l, l + THREADS, .. one after the other, then the threads are summed in a tree. It depends on n alone.
 struct Params { rows: u32, n: u32, rank: u32, alpha: f32 }
 @group(0) @binding(0) var<storage, read> dy: array<f32>;
 @group(0) @binding(1) var<storage, read> b: array<vec4f>;

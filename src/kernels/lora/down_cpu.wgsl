@@ -1,12 +1,13 @@
-// The first of LoRA's two products for GROUP projections of one input, for CPU drivers with subgroups of LANES, 8 or 16: xa_g[m,r] = scale_g * sum_k x[m,k] A_g[r,k].
+// The first of LoRA's two products for GROUP projections of one input, for CPU drivers with subgroups of LANES (8 or 16): xa_g[m,r] = scale_g * sum_k
+// x[m,k] A_g[r,k].
 // x (rows, K), A_g (rank, K) from value a_g of the bank on, xa_g (rows, rank). K and rank are multiples of 8.
-// A dispatch costs such a driver more than this product, so one does it for all that share x. A workgroup is one subgroup and owns MT rows and 8 of the rank,
-// lane l rank r0 + l, in all groups; lanes share what they load of x (see matmul/nt_cpu.wgsl). Order of the sum: as in matmul/nt_cpu.wgsl,
-// so its bits.
-// STACKED: A_g holds the adapters of several places one below the other, and row m gets the product with that of places[m] alone, times its scale; the
-// others' values are 0. A workgroup none of whose rows has the place of its 8 does no product. Which rank is whose: stack.wgsl.
-// NORM: x is normalised first, with the bits of norm/rms_norm.wgsl (gain (K)), and `normed` (rows, K) gets it for the projections: a dispatch less, which costs more
-// than the norm of few rows.
+// A dispatch costs such a driver more than this product, so one dispatch does it for all projections that share x. A workgroup is one subgroup and
+// owns MT rows and 8 of the rank, lane l rank r0 + l, in all groups; lanes share what they load of x. Order of the sum: as in matmul/nt_cpu.wgsl, so
+// its bits.
+// STACKED: A_g holds the adapters of several places one below the other (stack.wgsl says which rank is whose). Row m gets the product with the
+// adapter of places[m] alone, times its scale; its other values are 0. A workgroup does no product if none of its rows has the place of its 8.
+// NORM: x is normalised first, with the bits of norm/rms_norm.wgsl (gain (K)), and `normed` (rows, K) receives it for the projections. That saves a
+// dispatch, which costs more than the norm of few rows.
 struct Params { rows: u32, k: u32, rank: u32, a_0: u32, a_1: u32, a_2: u32, scale_0: f32, scale_1: f32, scale_2: f32, own: u32, width: u32, scales_0: u32, scales_1: u32, scales_2: u32, eps: f32 }
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
 @group(0) @binding(1) var<storage, read> bank: array<vec4f>;
@@ -30,7 +31,7 @@ struct Params { rows: u32, k: u32, rank: u32, a_0: u32, a_1: u32, a_2: u32, scal
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let m0 = group.x * $(MT)u;
   let r = group.y * 8u + lane % 8u;
-  // WIDE: of 16 lanes the lower 8 take 4 of 8 rows and the upper the next 4, all of the same 8 of the rank.
+  // WIDE: of 16 lanes, the lower 8 take 4 of 8 rows and the upper 8 the next 4, all for the same 8 of the rank.
   let half = lane / 8u;
   let upper = half == 1u;
 #if STACKED
@@ -44,7 +45,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let all = p.k / 4u;
 #endif
 #if WIDE
-  // The driver loads for the lanes alone that go round, and the upper ones may have no row.
+  // The driver loads only for the lanes that take part in the loop; the upper ones may have no row.
   let turns = select(0u, all, m0 + 4u * half < p.rows);
 #else
   let turns = all;
@@ -120,8 +121,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     }
 #end
   }
-  // One row an iteration: unrolled, loads and stores were up to nine tenths of what the driver compiles. m begins at a 0 that its compiler cannot know, or it would unroll all the same
-  // (row-block/rows.wgsl).
+  // One row per iteration: unrolled, loads and stores were up to nine tenths of what the driver compiles. m begins at a 0 that its compiler cannot
+  // know, or it would unroll anyway (row-block/rows.wgsl).
   for (var m = p.rows >> 31u; m < $(8*MT/LANES)u; m++) {
     let row = m0 + (m - m % 4u) * $(LANES/8)u + m % 4u + 4u * half;
     if (row >= p.rows) { break; }

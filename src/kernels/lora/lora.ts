@@ -1,4 +1,7 @@
-/** LoRA's first product, x Aᵀ, for several projections of one input at once; and for rows of several adapters, whose matrices lie one below the other. */
+/**
+ * LoRA's first product, x Aᵀ, for several projections of one input at once; also for rows of several adapters, whose matrices lie one below the
+ * other.
+ */
 import { fileURLToPath } from 'node:url'
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
@@ -13,7 +16,7 @@ import { takesThin, thinForward } from './thin.ts'
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = { down: file('down_cpu.wgsl'), select: file('select_rows.wgsl'), columns: file('set_columns.wgsl') }
 
-/** One projection: A (rank, K) in a bank, its scale, and where scale * x Aᵀ goes, (rows, rank). */
+/** One projection: A (rank, K) in a bank, its scale, and the output for scale * x Aᵀ, (rows, rank). */
 interface LoraDown {
   a: BufferRange
   scale: number
@@ -21,8 +24,8 @@ interface LoraDown {
 }
 
 /**
- * Which part of the rank is which adapter's, where A holds several: the first `own` are place 0's, then come `width` for each place from 2 on. Both are multiples
- * of 8. Place 1 stands for none.
+ * Which part of the rank belongs to which adapter, if A holds several: the first `own` to place 0, then `width` to each place from 2 on. Both are
+ * multiples of 8. Place 1 means no adapter.
  */
 export interface StackLayout {
   own: number
@@ -33,32 +36,32 @@ export interface StackLayout {
 export interface StackedRows extends StackLayout {
   /** (rows) u32: each row's place. */
   places: GpuBuffer
-  /** The scales of all projections: `perProjection` of them each, by place. */
+  /** The scales of all projections, `perProjection` of them each, by place. */
   scales: BufferRange
   perProjection: number
 }
 
-/** RMSNorm of the input, made on the way: `out` (rows, k) gets it too. */
+/** RMSNorm of the input as part of the product; `out` (rows, k) receives the normalised input. */
 export interface DownNorm extends InputNorm {
   out: GpuBuffer
 }
 
 /**
- * Ranks up to which LoRA's first products normalise their input themselves, on few rows: each 8 of the rank on CPU drivers, and each 4 on GPUs, do it again, and many rows
- * are normalised faster by as many workgroups.
+ * Up to this rank, and for few rows, LoRA's first products normalise their input themselves. On CPU drivers each 8 of the rank repeat the norm, on
+ * GPUs each 4; and for many rows a separate norm is faster, as it has as many workgroups.
  */
 const normRank = (gpu: Gpu): number => (gpu.facts.software ? 16 : 32)
 const normRows = 64
 
-/** Whether `loraDown`, or on GPUs `groupDown`, takes a norm: where it takes these at all, and a dispatch costs more than doing the norm again. */
+/** Whether `loraDown`, or on GPUs `groupDown`, takes a norm of products that it takes: if a dispatch costs more than repeating the norm. */
 export function takesDownNorm(gpu: Gpu, rows: Count, rank: number): boolean {
   return rank <= normRank(gpu) && capacityOf(rows) <= normRows
 }
 
-/** Most projections that one dispatch takes. */
+/** The most projections that one dispatch takes. */
 const maxGroup = 3
 
-/** Whether `loraDown` takes these: on CPU drivers, where the A lie in one bank. Elsewhere each is a matmul of its own. */
+/** Whether `loraDown` takes these: on CPU drivers, if all A lie in one bank. Elsewhere each is a separate matmul. */
 export function takesLoraDown(gpu: Gpu, k: number, projections: BufferRange[]): boolean {
   const [{ buffer }] = projections
   return takesCpu(gpu, k) && projections.length <= maxGroup && projections.every((a) => a.buffer === buffer)
@@ -66,8 +69,8 @@ export function takesLoraDown(gpu: Gpu, k: number, projections: BufferRange[]): 
 
 /**
  * out = scale * x Aᵀ for each projection, with the bits of `linear`. x (rows, k); rank a multiple of 8.
- * @param options.stacked each row gets the product with its own adapter's part of A, times that one's scale, and 0 for the others
- * @param options.norm of x, where `takesDownNorm`: not with `stacked`, whose workgroups may do nothing
+ * @param options.stacked each row gets the product with its own adapter's part of A, times that adapter's scale, and 0 for the others
+ * @param options.norm of x, if `takesDownNorm`; not with `stacked`, whose workgroups may do nothing
  */
 export function loraDown(
   gpu: Gpu,
@@ -78,8 +81,8 @@ export function loraDown(
   projections: LoraDown[],
   { stacked, norm }: { stacked?: StackedRows; norm?: DownNorm } = {},
 ): void {
-  // High, so that the matrices are loaded for many rows, but two workgroups of it: one thread of the driver takes twice as long, and cores that are kept awake
-  // (src/gpu/awake.ts) do not come too late for the other half.
+  // High tiles, so that the matrices are loaded once for many rows, but two of them: one thread of the driver would take twice as long, and cores
+  // that are kept awake (src/gpu/awake.ts) are not too late for the other half.
   const { WIDE, LANES } = cpuLanes(gpu)
   const MT = (WIDE ? [8, 16] : [4, 8, 16]).find((height) => capacityOf(rows) <= 2 * height) ?? 32
   const params: Record<string, Count> = { rows, k, rank, eps: norm?.eps ?? 0, own: stacked?.own ?? 0, width: stacked?.width ?? 0 }
@@ -98,8 +101,9 @@ export function loraDown(
 }
 
 /**
- * `loraDown` of stacked adapters on any adapter of the machine: in one dispatch where it takes them, on GPUs in one each, else a matmul and a pass over its rows for each.
- * @param half gets x in f16, (rows, k), where `takesThin`
+ * `loraDown` for stacked adapters, on any adapter of the machine: one dispatch if it takes these projections, on GPUs one each, otherwise a matmul
+ * and a pass over its rows for each.
+ * @param half receives x in f16, (rows, k), if `takesThin`
  */
 export function stackedDown(
   gpu: Gpu,
@@ -132,7 +136,7 @@ export function stackedDown(
   })
 }
 
-/** Columns of a matrix of float32: where its rows lie, how far apart, and from which column on. */
+/** Columns of a float32 matrix: where its rows lie, how far apart they are, and from which column on. */
 export interface Columns {
   data: GpuBuffer | BufferRange
   stride: number

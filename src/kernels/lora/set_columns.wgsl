@@ -1,4 +1,5 @@
-// Columns of a matrix out of another's: y[n, to + c] = x[n, start + c] for c < count, 0 for the rest of `width`. Rows of x are x_stride values apart, of y y_stride.
+// Copies columns of a matrix into another: y[n, to + c] = x[n, start + c] for c < count, 0 for the rest of `width`. Rows of x are x_stride values
+// apart, of y y_stride.
 struct Params { rows: u32, x_stride: u32, start: u32, count: u32, y_stride: u32, to: u32, width: u32 }
 @group(0) @binding(0) var<storage, read> x: array<f32>;
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;

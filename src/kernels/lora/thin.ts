@@ -1,6 +1,7 @@
 /**
- * LoRA's thin products on GPUs: the first one forward, x Aᵀ, and its gradient, dy B. With a rank of 8 to 64 columns they cost what it takes to read x or dy, and on a
- * register tile, which is made for as many columns as rows, most threads have nothing to do: on an H200 66 us for 32 rows of 1024 to 3072, and 5.5 of a step's 14 ms.
+ * LoRA's thin products on GPUs: the first product of the forward pass, x Aᵀ, and its gradient, dy B. With a rank of 8 to 64, they cost as much as
+ * reading x or dy. On a register tile, which is made for about as many columns as rows, most threads would be idle: on an H200, 66 us for 32 rows of
+ * 1,024 to 3,072 values, and 5.5 of a step's 14 ms.
  */
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
@@ -14,43 +15,52 @@ import type { DownNorm, StackedRows } from './lora.ts'
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = { down: file('down.wgsl'), back: file('down_back.wgsl') }
 
-/** What a workgroup does. Powers of two; no more outputs than threads, and without subgroups 32, which is 16 KiB. Only `threads` changes bits. */
+/**
+ * What a workgroup does. All are powers of two. There are no more outputs than threads, and without subgroups at most 32, which take 16 KiB. Only
+ * `threads` changes bits.
+ */
 export interface ThinTile {
   rows: number
-  /** Of the rank. */
+  /** Number of columns of the rank. */
   columns: number
   threads: number
-  /** Turns that are loaded at once, at most. */
+  /** Iterations that are loaded at once, at most. */
   ahead: number
 }
 
-/** Whether a product over `depth` values in fours is thin.ts's, of any number of rows: on GPUs. Software drivers have kernels of their own (down_cpu.wgsl), and to those that have not, a barrier costs more than it gains. */
+/**
+ * Whether a thin product with a sum over `depth` values runs here, whatever its number of rows: on GPUs, if depth is a multiple of 4. Software
+ * drivers have kernels of their own (down_cpu.wgsl); on those without, barriers cost more than this gains.
+ */
 export function takesThin(gpu: Gpu, depth: number): boolean {
   return !gpu.facts.software && depth % 4 === 0
 }
 
-/** Whether x Wᵀ, with nothing added, goes this way: W is an A of LoRA. */
+/** Whether x Wᵀ, with nothing added, runs here: W must be an A of LoRA. */
 export function takesThinForward(gpu: Gpu, weight: Weight): boolean {
   return !!weight.lowRank && takesThin(gpu, weight.columns) && weight.rows % 8 === 0
 }
 
-/** Widest result of a product back that is thin: B of LoRA has as many columns as the rank, and A, by which the gradient goes on to x, those of x. */
+/**
+ * Widest result of a backward product that is thin: that with B of LoRA has as many columns as the rank, that with A, which passes the gradient on to
+ * x, as many as x.
+ */
 const mostBack = 64
 
-/** Whether dy W, with nothing added, goes this way: W is a B of LoRA. */
+/** Whether dy W, with nothing added, runs here: W must be a B of LoRA. */
 export function takesThinBack(gpu: Gpu, { lowRank, rows, columns }: Weight): boolean {
   return !!lowRank && !gpu.facts.software && columns % 8 === 0 && columns <= Math.min(mostBack, rows)
 }
 
 /**
- * Threads that share a sum. For few rows the more the faster, and of many each workgroup has as many partial sums to add up; it decides the order of
- * the sum, so it is one number for all.
+ * Threads that share a sum. For few rows, more threads are faster; for many rows, each workgroup then has more partial sums to add up. It is one
+ * number for all, since it decides the order of the sum.
  */
 const threads = 128
 
 /**
- * Few rows are spread over as many workgroups as there can be, since what counts is how long one waits for its loads; with many rows a value of A should serve
- * several, and there are workgroups enough all the same.
+ * Few rows are spread over as many workgroups as possible, since the time is that of waiting for loads. With many rows, a value of A should serve
+ * several rows, and there are enough workgroups anyway.
  */
 function tileFor(rows: Count): ThinTile {
   const most = capacityOf(rows)
@@ -58,14 +68,17 @@ function tileFor(rows: Count): ThinTile {
   return { rows: most <= 1024 ? 2 : 4, columns: 8, threads, ahead: 2 }
 }
 
-/** @param steps of the depth that the threads have to do between them, one each a turn */
+/**
+ * Constants of the thin kernels.
+ * @param steps of the depth that the threads share, one per iteration each
+ */
 export function thinConstants(gpu: Gpu, tile: ThinTile, steps: number): Constants {
   const { rows: ROWS, columns: COLUMNS, threads: THREADS, ahead } = tile
   const { subgroupSize } = gpu.facts
   const SUBGROUP = Number(subgroupSize >= 4 && subgroupSize <= 64 && subgroupSize <= THREADS)
   const STEPS = SUBGROUP ? Math.log2(subgroupSize) : 3
   const values = ROWS * COLUMNS
-  // Where all threads have as many turns, a number of these that divides them needs no questions.
+  // If all threads have the same number of iterations, AHEAD is chosen to divide it, so that no load needs a check.
   const turns = Math.ceil(steps / THREADS)
   const whole = steps % THREADS === 0
   let AHEAD = Math.min(ahead, turns)
@@ -83,30 +96,30 @@ export function thinConstants(gpu: Gpu, tile: ThinTile, steps: number): Constant
   }
 }
 
-/** Of norm_rows.wgsl. Threads that have no row of their own go through one of another's, so that none waits for a barrier more. */
+/** Constants of norm_rows.wgsl. Threads without a row of their own go through another's, so that all reach the same barriers. */
 function normConstants(gpu: Gpu, { rows, threads }: ThinTile): Constants {
   const { LANES, SUBGROUP } = lanes(gpu)
   const NORM_ROWS = Math.min(rows, threads / LANES)
   return { NORM_LANES: LANES, NORM_SUBGROUP: SUBGROUP, NORM_ROWS, NORM_ROUNDS: rows / NORM_ROWS, NORM_AHEAD: 16 }
 }
 
-/** A of one projection: the value of the bank that it begins with, and what its product is multiplied with. */
+/** A of one projection: the index in the bank of its first value, and the factor of its product. */
 interface ThinPart {
   at: number
   scale: number
 }
 
 export interface ThinForward {
-  /** Of each row only its own adapter's part, times that one's scale in place of `scale`; these begin with value `first`. */
+  /** Each row gets only its own adapter's part, times that adapter's scale instead of `scale`; the scales begin with value `first`. */
   stacked?: StackedRows & { first?: number }
-  /** Of x, on the way: as each workgroup does it for its rows, few of them. Not with `stacked`. */
+  /** RMSNorm of x as part of the product, which each workgroup does for its few rows. Not with `stacked`. */
   norm?: DownNorm
-  /** Gets what is multiplied in f16, (rows, k). */
+  /** Receives the product's input in f16, (rows, k). */
   half?: GpuBuffer
   tile?: ThinTile
 }
 
-/** Which values of the bank and which rows are whose, as parameters of down.wgsl and of group_tile.wgsl (DOWN). */
+/** Parameters of down.wgsl and of group_tile.wgsl (DOWN): which values of the bank and which rows belong to which part. */
 export function downParams(parts: ThinPart[], stacked?: ThinForward['stacked']): Record<string, number> {
   const { own = 0, width = 0, perProjection: per = 0, first = 0 } = stacked ?? {}
   const params: Record<string, number> = { own, width, per, first }
@@ -117,7 +130,7 @@ export function downParams(parts: ThinPart[], stacked?: ThinForward['stacked']):
   return params
 }
 
-/** scale_s * x A_sᵀ of up to three projections in one dispatch: (rows, rank) each, `stride` values apart. */
+/** scale_s * x A_sᵀ for up to three projections in one dispatch: (rows, rank) each, `stride` values apart. */
 export function thinForward(
   gpu: Gpu,
   x: Binding,

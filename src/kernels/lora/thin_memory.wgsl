@@ -1,4 +1,4 @@
-// Workgroup memory of thin_sum.wgsl: with subgroups what a lane is left with after the subgroup's sums, else all of its partial sums.
+// Workgroup memory of thin_sum.wgsl: with subgroups, what each lane has left after the subgroup's sums; else all of its partial sums.
 #if SUBGROUP
 var<workgroup> partial: array<f32, $(KEPT*THREADS)>;
 #else

@@ -1,8 +1,8 @@
-// Adds up v0_i (i < ROWS*COLUMNS) over the threads of a workgroup, and hands each sum to `finish`: threads that are neighbours first, then pairs of them, and so on.
-// The tree is the same for any number of values, and with subgroups and without, so these change no bit.
+// Adds up v0_i (i < ROWS*COLUMNS) over the threads of a workgroup, and passes each sum to `finish`: neighbouring threads are added first, then pairs
+// of them, and so on. The tree is the same for any number of values, and with and without subgroups, so neither changes a bit.
 #if SUBGROUP
-// In a subgroup of 2**STEPS lanes. As long as lanes have several sums each, of two lanes one continues with the lower half of the sums and the other with the upper half (a recursive halving), so
-// that what is added and exchanged is as much as there are values, and not that for each step.
+// In a subgroup of 2**STEPS lanes. As long as lanes have several sums each, one of two lanes continues with the lower half of the sums and the other
+// with the upper half (recursive halving). So as many values are added and exchanged in all as there are sums, not as many in every step.
 #for j in 0..STEPS
 #let HALF = ROWS*COLUMNS / 2**(j+1)
 #if HALF
@@ -36,7 +36,7 @@
     finish(at, e, s$(OVER)_0);
   }
 #else
-// Through workgroup memory: first a thread adds up what eight neighbours have of a value, then one what is left of it.
+// Through workgroup memory: first each thread adds up what eight neighbours have of a value, then one thread adds up what is left of it.
 #for v in 0..ROWS*COLUMNS
   partial[$(v*THREADS)u + id] = v0_$(v);
 #end
