@@ -1,10 +1,11 @@
-// Gradient of the loss to one slice of logits, in place: from z = logits * inv_temperature, p = exp(z - lse[t]),
-//   dlogits[t,v] = coefficient[t] * slope * ((v == target[t]) - p), coefficient = dLoss/dlogprob of the token, slope = dz/dlogits: inv_temperature, times what
-//   a head multiplies its product by.
-// ENTROPY: entropy_weight x the token's entropy H is taken from the loss; dH/dz[v] = -p (log p + H).
+// Gradient of the loss with respect to one slice of logits, in place: from z = logits * inv_temperature, p = exp(z - lse[t]),
+//   dlogits[t,v] = coefficient[t] * slope * ((v == target[t]) - p),
+// coefficient = dLoss/dlogprob of the token, slope = dz/dlogits: inv_temperature times the factor of the head's product, if it has one.
+// ENTROPY: the loss has entropy_weight times the token's entropy H subtracted; dH/dz[v] = -p (log p + H).
 // logits (rows, stride), columns 0 .. n: tokens first .. first + n of the vocabulary; coefficient, targets, lse start at row first_row.
-// A workgroup has elements of one row: no element must look for its row, which a CPU driver does lane by lane. An element is a token, or VEC4 four of them;
-// an invocation does PER of them, 64 apart. RAGGED: n is no multiple of 4, but the stride is, and there is room for the last vector: beyond n are zeros then.
+// A workgroup has elements of one row, so that no element has to find its row, which a CPU driver does lane by lane. An element is one token, or with
+// VEC4 four; an invocation does PER of them, 64 apart. RAGGED: n is not a multiple of 4 but the stride is, so there is room for the last vector,
+// which gets zeros from n on.
 #if ENTROPY
 struct Params { rows: u32, n: u32, stride: u32, first: u32, first_row: u32, inv_temperature: f32, slope: f32, entropy_weight: f32 }
 #else

@@ -1,4 +1,4 @@
-// Log-probability, entropy and lse of rows first .. first + rows from the statistics of all slices (finished.wgsl).
+// Log-probability, entropy and lse of rows from `first` on, computed from the statistics of all slices (finished.wgsl).
 struct Params { rows: u32, first: u32 }
 @group(0) @binding(0) var<storage, read> stats: array<vec4f>;
 @group(0) @binding(1) var<storage, read_write> logprobs: array<f32>;

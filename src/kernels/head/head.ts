@@ -1,4 +1,4 @@
-/** Pieces of the output head: statistics of vocabulary slices, log-probabilities, and the gradient of a slice. */
+/** Parts of the output head: statistics of vocabulary slices, log-probabilities, and the gradient of a slice. */
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
@@ -15,14 +15,14 @@ const paths = {
   dlogits: file('dlogits.wgsl'),
 }
 
-/** The slices in which every vocabulary is walked: fixed by its size, so that all users of the head sum in the same order. */
+/** The slices in which a vocabulary is processed. They depend on its size alone, so that all users of the head sum in the same order. */
 export function vocabularySlices(vocabulary: number): { row: number; rows: number }[] {
   const slices: { row: number; rows: number }[] = []
   for (let row = 0; row < vocabulary; row += sliceRows) slices.push({ row, rows: Math.min(sliceRows, vocabulary - row) })
   return slices
 }
 
-/** Words that the statistics of a row of logits take: four, and on GPUs four of each slice besides. */
+/** Number of 32-bit words for the statistics of a row of logits: four, and on GPUs also four for each slice. */
 export function statisticsWords(gpu: Gpu, vocabulary: number): number {
   return gpu.facts.software ? 4 : 4 * (1 + Math.ceil(vocabulary / sliceRows))
 }
@@ -30,9 +30,12 @@ export function statisticsWords(gpu: Gpu, vocabulary: number): number {
 interface ScoredRows {
   /** (rows, stride) float32. */
   logits: Binding
-  /** (rows) u32; with a temperature a row they may lie in the buffer of `logprobs`. */
+  /** (rows) u32. With a temperature per row, they may lie in the buffer of `logprobs`. */
   targets: Binding
-  /** Room for `statisticsWords` a row; the first four words of each row are its statistics afterwards, row after row: maximum, sum, weighted sum, target's logit. */
+  /**
+   * Room for `statisticsWords` per row. Afterwards it begins with four words for each row, one row after the other: maximum, sum, weighted sum,
+   * target's logit.
+   */
   stats: GpuBuffer
   logprobs: Binding
   entropy: Binding
@@ -42,17 +45,18 @@ interface ScoredRows {
 export interface ScoreOptions {
   rows: Count
   vocabulary: number
-  /** Columns of a row of logits. */
+  /** Length of a row of logits. Default: the vocabulary. */
   stride?: number
-  /** The row of logprobs, entropy and lse that the first one goes to. */
+  /** Row of logprobs, entropy and lse to which the first row's results go. */
   first?: number
-  /** By what logits are multiplied: a number, or (rows) float32, where 0 is a row that is left out. */
+  /** Factor of the logits: a number, or (rows) float32, in which 0 skips the row. */
   inverseTemperature: number | Binding
 }
 
 /**
- * Log-probabilities of `targets`, entropies and log-sum-exps of rows of logits. On CPU drivers a row's slices are folded one after the other; on GPUs each
- * slice is a workgroup's and they are put together afterwards. The bits are the same with one temperature and by row, and with any other rows.
+ * Log-probabilities of `targets`, entropies and log-sum-exps of rows of logits. On CPU drivers, the slices of a row are folded one after the other;
+ * on GPUs, each slice has its own workgroup and the results are merged. The bits do not depend on the other rows, nor on whether temperatures are
+ * given per row.
  */
 export function scoreRows(gpu: Gpu, t: ScoredRows, at: ScoreOptions): void {
   const { rows, vocabulary, stride = vocabulary, first = 0, inverseTemperature } = at
@@ -65,7 +69,8 @@ export function scoreRows(gpu: Gpu, t: ScoredRows, at: ScoreOptions): void {
     const BY_ROW = Number(byRow)
     const part = gpu.kernel(paths.part, { ...lanes(gpu, true), BY_ROW, SLICE: sliceRows })
     gpu.dispatch(part, [t.logits, t.stats, ...extra], params, [...perRow(rows), slices])
-    // A sampler's targets lie in the buffer that its log-probabilities go to, and no dispatch may read and write one.
+    // With a temperature per row, a sampler's targets lie in the buffer to which its log-probabilities go, and no dispatch may both read and write a
+    // buffer.
     const FINISH = Number(!byRow)
     const outs = FINISH ? [t.logprobs, t.entropy, t.lse] : []
     const join = gpu.kernel(paths.join, { ...lanes(gpu), BY_ROW, FINISH })
@@ -90,8 +95,9 @@ export function scoreRows(gpu: Gpu, t: ScoredRows, at: ScoreOptions): void {
 }
 
 /**
- * Turns logits (rows, stride), by default (rows, slice.rows), into the loss's gradient in place; targets, lse, coefficient and entropy start at row
- * `firstRow`. The gradient is that of logits before they were multiplied by `at.scale`. `bonus`: the loss has so much of each token's entropy taken from it.
+ * Turns logits (rows, stride), by default (rows, slice.rows), into the gradient of the loss, in place. targets, lse, coefficient and entropy start at
+ * row `firstRow`. The gradient is that of the logits before they were multiplied by `at.scale`. `bonus`: the loss has this much of each token's
+ * entropy subtracted.
  */
 export function logitsBackward(
   gpu: Gpu,

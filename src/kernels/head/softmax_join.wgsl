@@ -1,7 +1,8 @@
-// What softmax_part.wgsl left of a row's slices, put together: with m = max m_s and f_s = exp(m_s - m), stats[t] = (m, sum of s_s f_s,
-// sum of (w_s + s_s (m_s - m)) f_s, z_target). FINISH: and from these what finish.wgsl gives, for rows first .. of logprobs, entropy and lse.
-// LANES invocations a row; lane l takes slices l, l + LANES, .., then the lanes are summed: the order depends on the vocabulary alone.
-// logits (rows, stride), targets (rows). BY_ROW as there.
+// Merges the statistics that softmax_part.wgsl wrote for a row's slices: with m = max m_s and f_s = exp(m_s - m), stats[t] = (m, sum of s_s f_s, sum
+// of (w_s + s_s (m_s - m)) f_s, z_target). FINISH: also writes what finish.wgsl computes from these, to logprobs, entropy and lse from row `first`
+// on.
+// LANES invocations per row. Lane l takes slices l, l + LANES, .., then the lanes are summed: the order depends on the vocabulary alone. logits
+// (rows, stride), targets (rows). BY_ROW is as in softmax_part.wgsl.
 struct Params { rows: u32, stride: u32, slices: u32, first: u32, inv_temperature: f32 }
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
 @group(0) @binding(1) var<storage, read> targets: array<u32>;
@@ -30,7 +31,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let part = stats[at + i];
     let shift = part.x - m;
     let shrink = exp(shift);
-    // Of a slice far below nothing is left, and its shift may be too large to multiply by.
+    // Nothing is left of a slice that is far below, and its shift may be too large to multiply by.
     if (shrink > 0.0) {
       s = fma(part.y, shrink, s);
       w = fma(fma(part.y, shift, part.z), shrink, w);

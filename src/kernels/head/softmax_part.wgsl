@@ -1,8 +1,10 @@
-// On GPUs: one slice of the vocabulary's share of a row's statistics, all slices in one dispatch, so that few rows (decoding has 32) use the whole device too.
-// With z = logits * inv_temperature: stats[rows + t * slices + s] = (m, sum exp(z - m), sum exp(z - m) (z - m), -), m = max z, over tokens SLICE s .. of slice s.
-// logits (rows, stride), n tokens. A workgroup has a row and slice, its z stay in registers: lane l has columns l, l + LANES, .. of the slice and sums them in
-// this order, then the lanes are summed, so the order depends on the vocabulary alone. softmax_join.wgsl puts the slices together.
-// BY_ROW: each row has an inverse temperature of its own; 0: a row that is left out.
+// For GPUs: the contribution of one vocabulary slice to a row's statistics, with all slices in one dispatch, so that even few rows (decoding has 32)
+// use the whole device.
+// With z = logits * inv_temperature: stats[rows + t * slices + s] = (m, sum exp(z - m), sum exp(z - m) (z - m), -), m = max z, over the tokens from
+// SLICE s on of slice s.
+// logits (rows, stride), n tokens. A workgroup has one row and slice, whose z stay in registers: lane l has columns l, l + LANES, .. of the slice and
+// sums them in this order, then the lanes are summed, so the order depends on the vocabulary alone. softmax_join.wgsl merges the slices. BY_ROW: each
+// row has its own inverse temperature; 0 skips the row.
 struct Params { rows: u32, n: u32, stride: u32, slices: u32, inv_temperature: f32 }
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
 @group(0) @binding(1) var<storage, read_write> stats: array<vec4f>;
@@ -16,7 +18,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #include "softmax_row.wgsl"
   let at = row * p.stride;
   let first = group.z * SLICE + lane;
-  // Behind the last token: that one again, which changes no maximum and is not summed.
+  // Past the last token, that token is read again: it does not change the maximum, and is not summed.
   var high = -3.0e38;
 #for j in 0..SLICE/LANES
   let z$(j) = logits[at + min(first + $(j*LANES)u, p.n - 1u)] * inv;

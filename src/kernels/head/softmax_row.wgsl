@@ -1,4 +1,4 @@
-  // The row of a workgroup (softmax_slice.wgsl, softmax_part.wgsl, softmax_join.wgsl) and by what its logits are multiplied; a row that is left out ends here.
+  // The row of a workgroup (softmax_slice.wgsl, softmax_part.wgsl, softmax_join.wgsl) and the factor of its logits. Returns if the row is skipped.
   let row = group.x + group.y * 65535u;
   if (row >= p.rows) { return; }
 #if BY_ROW

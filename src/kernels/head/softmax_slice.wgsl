@@ -1,10 +1,10 @@
-// One vocabulary slice of the output head, folded into running statistics of each row; logits of the slice are scratch.
-// With z = logits * inv_temperature: stats[t] = (m, s, w, z_target) with m = max z, s = sum exp(z - m), w = sum exp(z - m) (z - m); a larger m
-// rescales s and w (arXiv 1805.02867). FIRST starts the row. The slice that holds targets[t] also keeps its z.
-// logits (rows, stride): this slice is columns column .. column + n, tokens first .. first + n of the vocabulary. One workgroup a row; lanes take every
-// LANES-th column, slices come in order: a row's bits depend on the vocabulary alone.
-// BY_ROW: all n tokens of the vocabulary in one go, `slice` at a time, so with the bits of slices one by one, and an inverse temperature for each row; 0: a row
-// that is left out.
+// Folds one vocabulary slice of the output head into running statistics of each row; the logits of the slice are scratch.
+// With z = logits * inv_temperature: stats[t] = (m, s, w, z_target) with m = max z, s = sum exp(z - m), w = sum exp(z - m) (z - m). A larger m
+// rescales s and w (arXiv 1805.02867). FIRST starts the row. The slice that contains targets[t] also stores its z.
+// logits (rows, stride): this slice is columns column .. column + n, tokens first .. first + n of the vocabulary. One workgroup per row; lanes take
+// every LANES-th column, and slices come in order, so a row's bits depend on the vocabulary alone.
+// BY_ROW: all n tokens of the vocabulary in one dispatch, `slice` at a time, so with the bits of one dispatch per slice; each row has its own inverse
+// temperature, and 0 skips the row.
 struct Params { rows: u32, n: u32, stride: u32, column: u32, first: u32, slice: u32, inv_temperature: f32 }
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
 @group(0) @binding(1) var<storage, read_write> stats: array<vec4f>;
@@ -17,7 +17,7 @@ struct Params { rows: u32, n: u32, stride: u32, column: u32, first: u32, slice: 
 // Folds columns at .. at + n of the row into its statistics.
 fn fold(at: u32, n: u32, inv: f32, before: vec4f, lane: u32) -> vec4f {
   var high = -3.0e38;
-  // Four of a lane's values a turn, then those that are left: a turn costs a CPU driver as much as a value.
+  // Four values of a lane per iteration, then those that are left: an iteration costs a CPU driver as much as a value.
   let fours = n - n % $(4*LANES)u;
   for (var c = lane; c < fours; c += $(4*LANES)u) {
 #for k in 0..4
@@ -45,7 +45,7 @@ fn fold(at: u32, n: u32, inv: f32, before: vec4f, lane: u32) -> vec4f {
   }
   let s_all = lanes_sum(lane, s);
   let w_all = lanes_sum(lane, w);
-  // Of an empty row nothing is left here: its sums are 0.
+  // If the row was empty before, its sums are 0, and this adds nothing.
   let shift = before.x - m;
   let shrink = exp(shift);
   return vec4f(m, fma(before.y, shrink, s_all), fma(fma(before.y, shift, before.z), shrink, w_all), before.w);

@@ -1,4 +1,4 @@
-// gain[c] = 1 + weight[c]: what a norm multiplies with whose weight is kept as what it is above 1 (Gemma).
+// gain[c] = 1 + weight[c]: the factors of a norm whose weight is stored as the difference from 1 (Gemma).
 struct Params { count: u32 }
 @group(0) @binding(0) var<storage, read> weight: array<f32>;
 @group(0) @binding(1) var<storage, read_write> gain: array<f32>;

@@ -1,4 +1,4 @@
-/** RMSNorm forward and backward, and the column sum that a bias's gradient is. */
+/** RMSNorm, forward and backward, and the column sum that gives a bias's gradient. */
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
@@ -16,12 +16,14 @@ const paths = {
 }
 
 /**
- * Values of a row that a lane keeps in registers at most. On CPU drivers a load costs more than the arithmetic; on a GPU all loads of a row wait for memory
- * together, which a loop of them would do four by four.
+ * Limit of the values of a row that a lane keeps in registers. On CPU drivers a load costs more than the arithmetic. On a GPU, all loads of a row
+ * then wait for memory at the same time; in a loop, only four would.
  */
 const mostHeld = (software: boolean): number => (software ? 16 : 32)
 
-/** How the rows of a norm are taken: each loaded once where it is narrow, and several a workgroup where there are many. No bit depends on it. */
+/**
+ * How a norm goes through its rows: each is loaded only once if it is narrow, and a workgroup takes several if there are many. No bit depends on it.
+ */
 function shapeOf(gpu: Gpu, rows: Count, channels: number): { constants: Constants; groups: [Count, Count] } {
   const base = lanes(gpu)
   const { software } = gpu.facts
@@ -32,20 +34,23 @@ function shapeOf(gpu: Gpu, rows: Count, channels: number): { constants: Constant
   return { constants: { ...base, HELD: held, ROWS }, groups: perRow(groupsOf(rows, ROWS)) }
 }
 
-/** Rows of a workgroup: a GPU's are one subgroup, and begin one a nanosecond, so heads (512 bytes each) go by eight as soon as that leaves enough of them. */
+/**
+ * Rows per workgroup. A GPU's workgroup is one subgroup, and one can start per nanosecond, so heads (512 bytes each) are taken eight at a time as
+ * soon as that leaves enough workgroups.
+ */
 function rowsOfGroup(software: boolean, invocations: number, held: number): number {
   if (software) return held > 4 ? 8 : 16
   return held <= 8 && invocations >= 2 * fullGpu ? 8 : 1
 }
 
-/** What turns heads by their token's position (rope): `heads` rows of a norm are a token's; info and table as of `rope`. */
+/** Rotates heads by their token's position (rope): `heads` rows of a norm belong to one token; info and table as for `rope`. */
 export interface HeadTurn {
   info: GpuBuffer
   table: GpuBuffer
   heads: number
 }
 
-/** Whether norms turn heads of so many channels besides: lanes hold both values of each pair, and not too much is compiled. */
+/** Whether norms can also rotate heads of this many channels: a lane must hold both values of each pair, and the code must not become too large. */
 export function takesTurn(gpu: Gpu, channels: number): boolean {
   const { LANES, SUBGROUP } = lanes(gpu)
   const held = channels / LANES
@@ -54,8 +59,8 @@ export function takesTurn(gpu: Gpu, channels: number): boolean {
 
 /**
  * y = x * rstd * gain; x, y (rows, channels), rstd (rows).
- * @param more.turn y is turned, too, with the bits of `rope` (`takesTurn`) @param more.residual (rows, channels) is added; not with `turn`
- * @param more.half y is in f16, as matrix units read it (`takesHalf`); without the others
+ * @param more.turn y is also rotated, with the bits of `rope` (`takesTurn`) @param more.residual (rows, channels) is added; not with `turn`
+ * @param more.half y is written in f16, as matrix units read it (`takesHalf`); not with the others
  */
 export function rmsNorm(
   gpu: Gpu,
@@ -69,7 +74,7 @@ export function rmsNorm(
   { turn, residual, half }: { turn?: HeadTurn; residual?: GpuBuffer; half?: boolean } = {},
 ): void {
   const { constants, groups } = shapeOf(gpu, rows, channels)
-  // A CPU driver loads a vector of four in little more time than a value; what is written in f16 goes value by value.
+  // A CPU driver loads a vector of four in little more time than one value; f16 output is written value by value.
   const VEC4 = Number(gpu.facts.software && !half && constants.HELD === 0 && channels % 4 === 0)
   const kernel = gpu.kernel(paths.forward, {
     ...constants,
@@ -90,17 +95,17 @@ export function rmsNorm(
   gpu.dispatch(kernel, bindings, { rows, channels, eps, heads: turn?.heads ?? 1 }, groups)
 }
 
-/** Rows of which a workgroup of `rmsNormBackward` makes a sum of the gain's gradient: so few that a CPU driver's threads share what there is. */
+/** Rows over which a workgroup of `rmsNormBackward` sums the gain's gradient: so few that all threads of a CPU driver get some. */
 const GAIN_ROWS = 64
 
-/** Whether `rmsNormBackward` makes the gain's gradient, too: on CPU drivers, which have dy and x of narrow rows in registers then. */
+/** Whether `rmsNormBackward` can also compute the gain's gradient: on CPU drivers, if rows are narrow, as dy and x are then in registers. */
 export function takesGain(gpu: Gpu, channels: number): boolean {
   return gpu.facts.software && shapeOf(gpu, 1, channels).constants.HELD !== 0
 }
 
 /**
- * dx from dy; `skip` (rows, channels) is added.
- * @param t.dgain the gain's gradient is added to it (`takesGain`) @param turn dy is that of what was turned
+ * Computes dx from dy; `skip` (rows, channels) is added.
+ * @param t.dgain the gain's gradient is added to it (`takesGain`) @param turn dy is the gradient of the rotated output
  */
 export function rmsNormBackward(
   gpu: Gpu,
@@ -120,12 +125,13 @@ export function rmsNormBackward(
 }
 
 /**
- * Rows of which one invocation makes a sum; the sums are added up likewise. One running sum over all rows would keep a GPU waiting for one load after the other
- * (16k tokens have 262k rows of heads) and round as often. Parts begin at row 0: a sum's bits do not depend on the capacity of a plan.
+ * Rows that one invocation sums; these partial sums are then added up in the same way. With one running sum over all rows, a GPU would wait for one
+ * load after the other (16k tokens have 262k rows of heads), and there would be as many roundings. Parts begin at row 0, so the bits of a sum do not
+ * depend on the capacity of a plan.
  */
 const PART = 256
 
-/** Calls `fn` with where the sums of parts go, if there are several, and adds those up into `out` (channels). */
+/** Calls `fn` with the output for the sums of parts. If there are several parts, their sums are then added to `out` (channels). */
 function inParts(
   gpu: Gpu,
   out: Binding,
@@ -143,7 +149,7 @@ function inParts(
   addParts(gpu, out, parts, channels, (sums) => fn(sums, parts, 1))
 }
 
-/** out (columns) += the sums over parts of what `fn` makes, (parts, columns). */
+/** out (columns) += the sum over parts of the partial sums (parts, columns) that `fn` computes. */
 export function addParts(gpu: Gpu, out: Binding, parts: Count, columns: number, fn: (sums: GpuBuffer) => void): void {
   const sums = gpu.pool.acquire(capacityOf(parts) * columns * 4, 'sums of parts')
   fn(sums)

@@ -1,11 +1,11 @@
-// RMSNorm (arXiv 1910.07467): y[t,c] = x[t,c] * rstd[t] * gain[c]; rstd[t] = 1 / sqrt(mean over c of x^2 + eps), kept for backward.
-// x, y (rows, channels), gain (channels), rstd (rows). LANES invocations a row: lane l sums c = l, l + LANES, .., then the lanes are summed,
-// so the order depends on the channels alone and a row's bits are the same in every batch.
-// HELD: channels / LANES, where a lane's part of a row is small enough to stay in registers; a workgroup then takes ROWS rows and loads the gain once.
-// ADD: + residual[t,c]. VEC4, without HELD: the second time through the row goes by four channels (a multiple of 4), x as x_again too.
-// F16, without ADD and TURN: y is in f16, rounded as by matmul/units_stage.wgsl, for products on matrix units that read it so.
-// TURN: rows are heads, `heads` to a token, and y is turned by the token's position besides, with the bits of rope.wgsl (info and table as there): HELD is even,
-// so a lane has both values of a pair.
+// RMSNorm (arXiv 1910.07467): y[t,c] = x[t,c] * rstd[t] * gain[c]; rstd[t] = 1 / sqrt(mean over c of x^2 + eps), kept for the backward pass.
+// x, y (rows, channels), gain (channels), rstd (rows). LANES invocations per row: lane l sums c = l, l + LANES, .., then the lanes are summed, so the
+// order depends on the channels alone and a row's bits are the same in every batch.
+// HELD: channels / LANES, if a lane's part of a row is small enough to stay in registers; a workgroup then takes ROWS rows and loads the gain once.
+// ADD: + residual[t,c]. VEC4, without HELD: the second pass over the row takes four channels at a time (a multiple of 4), and reads x as x_again.
+// F16, without ADD and TURN: y is f16, rounded as in matmul/units_stage.wgsl, for products on matrix units.
+// TURN: rows are heads, `heads` per token, and y is also rotated by the token's position, with the bits of rope.wgsl (info and table as there). HELD
+// is then even, so a lane has both values of a pair.
 #if TURN
 struct Params { rows: u32, channels: u32, heads: u32, eps: f32 }
 #else

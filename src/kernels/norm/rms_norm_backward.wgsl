@@ -1,7 +1,8 @@
-// Backward of RMSNorm to its input: dx[t,c] = rstd * (dy[c] gain[c] - xhat[c] * mean over c of dy gain xhat), xhat = x * rstd.
-// SKIP: + skip[t,c], the gradient that came past the norm on the residual path. All (rows, channels). LANES invocations a row, lane l sums c = l, l + LANES, ..
-// HELD, ROWS and TURN as in rms_norm.wgsl; with TURN dy is turned back first.
-// GAIN (with HELD): the gradient of the gain as well: parts[group, c] = sum over the group's rows, in order, of dy[t,c] xhat[t,c].
+// Gradient of RMSNorm's input: dx[t,c] = rstd * (dy[c] gain[c] - xhat[c] * mean over c of dy gain xhat), xhat = x * rstd.
+// SKIP: + skip[t,c], the gradient that bypassed the norm on the residual path. All arrays (rows, channels). LANES invocations per row; lane l sums c
+// = l, l + LANES, ..
+// HELD, ROWS and TURN are as in rms_norm.wgsl; with TURN, dy is first rotated back.
+// GAIN (with HELD): also the gradient of the gain: parts[group, c] = sum over the group's rows, in order, of dy[t,c] xhat[t,c].
 #if TURN
 struct Params { rows: u32, channels: u32, heads: u32 }
 #else

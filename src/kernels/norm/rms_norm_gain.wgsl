@@ -1,6 +1,7 @@
-// Gradient of RMSNorm's gain, added to what is there: dgain[c] += sum over t of dy[t,c] x[t,c] rstd[t]. One invocation a channel and part of PART rows; the
-// order of a part's sum is t = 0, 1, .. TURN rows a turn, each turn by itself; WIDTH channels a workgroup, few where a CPU driver's threads should all have some.
-// An invocation has a channel, or VEC4 four of them. PARTIAL: out[part, c] is the part's sum (column_sum.wgsl adds these up); else there is one part, and out[c] is added to.
+// Gradient of RMSNorm's gain, added to what is there: dgain[c] += sum over t of dy[t,c] x[t,c] rstd[t].
+// One invocation per channel (VEC4: per four) and part of PART rows. A part's sum has the order t = 0, 1, .., TURN rows per iteration, which are
+// summed separately first. A workgroup has WIDTH channels: few, if all threads of a CPU driver should get some.
+// PARTIAL: out[part, c] is the part's sum, and column_sum.wgsl adds these up. Otherwise there is one part, and it is added to out[c].
 struct Params { rows: u32, channels: u32 }
 #if VEC4
 alias E = vec4f;
@@ -24,7 +25,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let whole = end - (end - first) % $(TURN)u;
   for (var t = first; t < whole; t += $(TURN)u) {
     let at = t * channels + c;
-    // By themselves first: what is added to a long sum is rounded to its size.
+    // Summed separately first: a value added to a long sum is rounded to the precision of that sum.
     var next = E();
 #for z in 0..TURN
     next = fma(dy[at + $(z)u * channels], x[at + $(z)u * channels] * rstd[t + $(z)u], next);

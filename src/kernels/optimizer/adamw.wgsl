@@ -1,9 +1,9 @@
-// AdamW (arXiv 1711.05101) in PyTorch's order of operations, over elements (values, or VEC4 four of them) first .. first + count of flat banks;
-// norm = (norm, clip, finite) of norm.wgsl:
+// AdamW (arXiv 1711.05101) in PyTorch's order of operations, over elements first .. first + count of flat banks (an element is one value, or with
+// VEC4 four); norm = (norm, clip, finite) from norm.wgsl:
 //   g = clip * grad;  w <- w (1 - lr decay);  m <- m + (1 - beta1)(g - m);  v <- beta2 v + (1 - beta2) g^2
 //   w <- w - step_size * m / (sqrt(v) / root_correction2 + eps), step_size = lr / (1 - beta1^t), root_correction2 = sqrt(1 - beta2^t)
-// Where the norm is not finite everything stays as it is. With beta1 up to 1/2 (FROM_G) m <- g + beta1 (m - g), as torch.lerp has it: the other way loses a g that is far
-// smaller than m was.
+// If the norm is not finite, nothing changes. With beta1 up to 1/2 (FROM_G), m <- g + beta1 (m - g), as in torch.lerp: the other form loses a g that
+// is far smaller than m was.
 struct Params { first: u32, count: u32, decay: f32, m_weight: f32, beta2: f32, one_minus_beta2: f32, step_size: f32, root_correction2: f32, eps: f32 }
 #if VEC4
 alias E = vec4f;
@@ -16,7 +16,7 @@ alias E = f32;
 @group(0) @binding(3) var<storage, read_write> v: array<E>;
 @group(0) @binding(4) var<storage, read> norm: array<f32>;
 
-// The frame of flat.wgsl, with what is the same for all elements read once.
+// Like flat.wgsl, but reads once what is the same for all elements.
 @compute @workgroup_size(FLAT)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   if (norm[2] == 0.0) { return; }

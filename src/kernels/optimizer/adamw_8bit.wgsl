@@ -1,7 +1,7 @@
-// AdamW as adamw.wgsl has it, with both moments in 8 bits a value (arXiv 2110.02861): blocks of 256 values of a flat bank, one workgroup each.
-//   m = M[code] * scale.x, v = V[code] * scale.y, scale = the largest |m| and the largest v of the block, float32; M, V: the dynamic maps, codes.ts
-// Moments are widened, moved, used for the step as they are, and then rounded to the nearest code of the new scale. One difference: a v that is not 0 never
-// becomes 0, but the smallest code; with 0 a value without gradient in the next step would be divided by eps alone.
+// AdamW as in adamw.wgsl, with both moments in 8 bits per value (arXiv 2110.02861), in blocks of 256 values of a flat bank, one workgroup each.
+//   m = M[code] * scale.x, v = V[code] * scale.y, scale = (largest |m|, largest v) of the block, float32; M, V: the dynamic maps of codes.ts
+// Moments are decoded, updated, used for the step as they are, and then rounded to the nearest code of the new scale. One exception: a v that is not
+// 0 never becomes 0, but gets at least the smallest code. With 0, a value without gradient in the next step would be divided by eps alone.
 // Codes lie four to a word, the first in the lowest byte. A maximum does not depend on the order, so the codes do not depend on the lanes.
 struct Params { blocks: u32, decay: f32, m_weight: f32, beta2: f32, one_minus_beta2: f32, step_size: f32, root_correction2: f32, eps: f32 }
 @group(0) @binding(0) var<storage, read_write> w: array<vec4f>;
@@ -12,10 +12,10 @@ struct Params { blocks: u32, decay: f32, m_weight: f32, beta2: f32, one_minus_be
 @group(0) @binding(5) var<storage, read> norm: array<f32>;
 #include "lanes.wgsl"
 
-// A map has levels e = 0 .. 6 of n = cells * 2^e values each: 10^(e-6) * (0.1 + 0.9 (c + 1/2) / n), c = 0 .. n - 1; and 0 and 1. q = n + c numbers them
-// upwards from cells on, 128 cells is 1.
+// A map has levels e = 0 .. 6 of n = cells * 2^e values each: 10^(e-6) * (0.1 + 0.9 (c + 1/2) / n), c = 0 .. n - 1; and also 0 and 1. q = n + c
+// numbers the values upwards from `cells` on; 128 cells is the value 1.
 
-// n and 1 / n are read off the exponent of q, low is 10^(e-7): the value is low (1 + 9 (c + 1/2) / n).
+// n and 1 / n follow from the exponent of q, and `low` is 10^(e-7): the value is low (1 + 9 (c + 1/2) / n).
 fn widen(q: vec4u, cells: u32) -> vec4f {
   var low = vec4f(1e-7);
 #for e in 1..7
@@ -29,7 +29,7 @@ fn widen(q: vec4u, cells: u32) -> vec4f {
   return select(select(value, vec4f(1.0), q >= vec4u(128u * cells)), vec4f(0.0), q < vec4u(cells));
 }
 
-// The nearest value but 0 of x in 0 .. 1. Level e ends half way to the next one's first value, at 10^(e-6) (1 + 0.9 / n).
+// The map's value nearest to x in 0 .. 1, except 0. Level e ends half way to the first value of the next level, at 10^(e-6) (1 + 0.9 / n).
 fn nearest(x: vec4f, cells: u32) -> vec4u {
   var n = vec4f(f32(cells));
   var inverse = vec4f(1e6);
@@ -45,7 +45,7 @@ fn nearest(x: vec4f, cells: u32) -> vec4u {
 fn bytes(word: u32) -> vec4u { return (vec4u(word) >> vec4u(0u, 8u, 16u, 24u)) & vec4u(255u); }
 fn word(codes: vec4u) -> u32 { return codes.x | (codes.y << 8u) | (codes.z << 16u) | (codes.w << 24u); }
 
-// Code 127 is 0; above it q = 1 .. 128, below it -1 .. -127: there is no -1.
+// Code 127 is 0; codes above it are q = 1 .. 128, codes below it -1 .. -127 (there is no value -1).
 fn m_widen(codes: vec4u) -> vec4f {
   let size = vec4i(codes) - 127;
   let value = widen(vec4u(abs(size)), 1u);
@@ -60,7 +60,7 @@ fn m_codes(x: vec4f) -> vec4u {
 fn v_widen(codes: vec4u) -> vec4f { return widen(codes + 1u, 2u); }
 fn v_codes(x: vec4f) -> vec4u { return select(nearest(x, 2u) - 1u, vec4u(0u), x <= vec4f(0.0)); }
 
-// New moments wait for the scale here, each lane's own: a loop and this are a tenth of the code that 8 turns at once would be.
+// New moments wait here for the scale, each lane's own. A loop and this memory are a tenth of the code that eight unrolled iterations would be.
 var<workgroup> new_m: array<vec4f, 64>;
 var<workgroup> new_v: array<vec4f, 64>;
 

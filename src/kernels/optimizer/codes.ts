@@ -1,16 +1,15 @@
 /**
- * The 8-bit code of AdamW's moments on the host: for checkpoints, which carry it from and to float32, and as the reference of adamw_8bit.wgsl.
- *
- * The dynamic maps of "8-bit Optimizers via Block-wise Quantization" (arXiv 2110.02861, section 1.3 and appendix F), 256 values in ascending order:
- * levels e = 0 .. 6, the n values of a level at the middles of n equal parts of 10^(e-6) x [0.1, 1], and 0 and 1. The signed map (first moments)
- * has n = 2^e on either side of 0, the unsigned one (second moments) n = 2^(e+1). A block of 256 values is stored as the numbers of the nearest values
- * of x / scale, scale being the block's largest |x|. A second moment that is not 0 never becomes 0 (adamw_8bit.wgsl says why).
+ * The 8-bit codes of AdamW's moments on the host: for checkpoints, which store moments as float32, and as the reference for adamw_8bit.wgsl.
+ * They are the dynamic maps of "8-bit Optimizers via Block-wise Quantization" (arXiv 2110.02861, section 1.3 and appendix F), 256 values in ascending
+ * order: 0 and 1, and levels e = 0 .. 6, whose n values are the middles of n equal parts of 10^(e-6) x [0.1, 1]. The signed map (first moments) has n
+ * = 2^e on either side of 0, the unsigned one (second moments) n = 2^(e+1). A block of 256 values is stored as the numbers of the map's values
+ * nearest to x / scale, where scale is the block's largest |x|. A second moment that is not 0 never becomes 0 (adamw_8bit.wgsl says why).
  */
 
 /** Values of a block. */
 export const BLOCK = 256
 
-/** 8-bit moments: a code each, a scale for every 256 (the last block may be shorter). */
+/** 8-bit moments: a code for each value, and a scale for every 256 values (the last block may be shorter). */
 export interface Codes {
   codes: Uint8Array
   scales: Float32Array
@@ -35,7 +34,7 @@ export const MAPS: { signed: Float64Array; unsigned: Float64Array } = {
   unsigned: Float64Array.from([0, ...levels(2), 1]),
 }
 
-/** The code of x, in -1 .. 1: the nearest value's, the lower one's of two. */
+/** The code of x in -1 .. 1: that of the nearest value, or of the lower one if two are equally near. */
 export function codeOf(x: number, signed: boolean): number {
   const map = signed ? MAPS.signed : MAPS.unsigned
   if (!signed && x <= 0) return 0
@@ -65,7 +64,7 @@ export function encode(values: ArrayLike<number>, signed: boolean): Codes {
 /** Codes as values. */
 export function decode({ codes, scales }: Codes, signed: boolean): Float32Array {
   const map = signed ? MAPS.signed : MAPS.unsigned
-  // Not Float32Array.from: it makes a list of all codes first, and an embedding has more than V8 lists.
+  // Not Float32Array.from: it first makes a list of all codes, and an embedding has more of them than V8's lists can hold.
   const values = new Float32Array(codes.length)
   for (let i = 0; i < values.length; i++) values[i] = map[codes[i]] * scales[Math.floor(i / BLOCK)]
   return values

@@ -1,6 +1,6 @@
-// norm = (norm, clip, finite): the global norm sqrt(sum of partial[0 .. count)), what gradients are multiplied by, min(1, most / (norm + 1e-6)), and 1 where
-// the norm is finite, else 0. One workgroup of 256 on every adapter; lane j adds up values j, j + 256, .. in runs of 16, then sums that are 128, 64, .. 1 apart
-// are added. Finite is told from the bits: a compiler may take for granted that no value is a NaN.
+// norm = (norm, clip, finite): the global norm sqrt(sum of partial[0 .. count)); the factor of the gradients, min(1, most / (norm + 1e-6)); and 1 if
+// the norm is finite, else 0. One workgroup of 256 on every adapter. Lane j adds up values j, j + 256, .. in runs of 16, then sums that are 128, 64,
+// .. 1 apart are added. `finite` is determined from the bits, as a compiler may assume that no value is a NaN.
 struct Params { count: u32, most: f32 }
 @group(0) @binding(0) var<storage, read> partial: array<f32>;
 @group(0) @binding(1) var<storage, read_write> norm: array<f32>;

@@ -1,4 +1,4 @@
-/** AdamW, the global norm of the gradients, and the working copy of a trained weight. */
+/** AdamW, the global norm of the gradients, and the rounded working copy of a trained weight. */
 import { fileURLToPath } from 'node:url'
 import type { BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
@@ -22,11 +22,11 @@ export interface AdamWStep {
   beta2: number
   eps: number
   weightDecay: number
-  /** 1 for the first step. */
+  /** Number of the step; 1 for the first. */
   step: number
 }
 
-/** Which end the first moment's mean begins at: the nearer one. */
+/** From which end the mean of the first moment is computed: the nearer one (FROM_G of adamw.wgsl). */
 const fromGradient = ({ beta1 }: AdamWStep): boolean => beta1 <= 0.5
 
 const stepParams = (s: AdamWStep): Record<string, number> => ({
@@ -39,7 +39,9 @@ const stepParams = (s: AdamWStep): Record<string, number> => ({
   eps: s.eps,
 })
 
-/** One AdamW step on elements first .. first + count of flat float32 banks; `norm` is that of `gradientNorm`, and says whether there is a step at all. */
+/**
+ * One AdamW step on elements first .. first + count of flat float32 banks. `norm` comes from `gradientNorm`; if it is not finite, nothing changes.
+ */
 export function adamw(
   gpu: Gpu,
   t: { parameters: GpuBuffer; gradients: GpuBuffer; m: GpuBuffer; v: GpuBuffer; norm: GpuBuffer },
@@ -55,8 +57,8 @@ export function adamw(
 }
 
 /**
- * The same with both moments in 8 bits, on the first `count` values of flat banks, a multiple of 256: m and v hold 4 codes a word, `scale` two
- * float32 a block of 256, the largest |m| and the largest v (codes.ts).
+ * `adamw` with both moments in 8 bits, on the first `count` values of flat banks, a multiple of 256. m and v hold four codes per word, `scale` two
+ * float32 per block of 256: the largest |m| and the largest v (codes.ts).
  */
 export function adamw8bit(
   gpu: Gpu,
@@ -71,19 +73,22 @@ export function adamw8bit(
   gpu.dispatch(kernel, bindings, { blocks, ...stepParams(s) }, perRow(blocks))
 }
 
-/** Values of a block of `sumSquares`. */
+/** Number of values in a block of `sumSquares`. */
 const squaresBlock = 16384
 
-/** Blocks, so values in `partial`, for a bank of `count` values. */
+/** Number of blocks, and so of values in `partial`, for a bank of `count` values. */
 export const sumSquaresBlocks = (count: number): number => Math.ceil(count / squaresBlock)
 
-/** partial[at + b] = sum of squares of block b of x's first `count` values, in an order that no adapter changes. */
+/** partial[at + b] = sum of squares of block b of x's first `count` values, in the same order on every adapter. */
 export function sumSquares(gpu: Gpu, x: GpuBuffer, partial: GpuBuffer, count: number, at = 0): void {
   const kernel = gpu.kernel(paths.squares, lanes(gpu))
   gpu.dispatch(kernel, [x, partial], { count, block: squaresBlock, at }, perRow(sumSquaresBlocks(count)))
 }
 
-/** norm = (norm, clip, finite) of the sums of squares partial[0 .. count): torch.nn.utils.clip_grad_norm_ with `most`; `norm` has 3 values. */
+/**
+ * norm = (norm, clip, finite) from the sums of squares partial[0 .. count), like torch.nn.utils.clip_grad_norm_ with max_norm `most`; `norm` has 3
+ * values.
+ */
 export function gradientNorm(gpu: Gpu, partial: GpuBuffer, count: number, most: number, norm: GpuBuffer): void {
   gpu.dispatch(gpu.kernel(paths.norm), [partial, norm], { count, most }, [1])
 }
@@ -95,7 +100,7 @@ export function roundWeight(gpu: Gpu, master: GpuBuffer | BufferRange, weight: W
     const from = Math.max(row, slice.row)
     const to = Math.min(row + rows, slice.row + slice.rows)
     if (to <= from) continue
-    // Two bf16 share a word: a part that starts or ends inside one would take its neighbour's value along.
+    // Two bf16 values share a word: a part that starts or ends inside a word would overwrite its neighbour's value.
     const splits = ((from - slice.row) * k) % 2 !== 0 || (((to - from) * k) % 2 !== 0 && to < slice.row + slice.rows)
     if (weight.bf16 && splits) throw new Error(`${weight.label}: rows ${from} .. ${to} of ${k} values begin or end inside a word`)
     if (takesPanels(slice, from, to, k)) {
@@ -111,16 +116,16 @@ export function roundWeight(gpu: Gpu, master: GpuBuffer | BufferRange, weight: W
   }
 }
 
-/** Whether rows [from, to) of a texture are whole panels of it, whose width a copy takes. */
+/** Whether rows [from, to) of a texture are whole panels, of a width that a copy can take. */
 function takesPanels(slice: WeightSlice, from: number, to: number, k: number): boolean {
   if (!slice.texture || slice.panel < 8 || k % 16 !== 0) return false
   return (from - slice.row) % slice.panel === 0 && ((to - slice.row) % slice.panel === 0 || to === slice.row + slice.rows)
 }
 
-/** Bytes that are rounded into a buffer before they are copied. */
+/** Bytes that are rounded into a buffer at a time before they are copied. */
 const roundedBytes = 4 << 20
 
-/** Rows of the master from `first` on become rows `from` .. of a texture. */
+/** Rounds rows of the master from `first` on into rows of a texture from `from` on. */
 function roundPanels(
   gpu: Gpu,
   master: GpuBuffer | BufferRange,

@@ -1,6 +1,7 @@
-// As round_weight.wgsl, for CPU drivers, into a buffer with the panels of a texture (weight.wgsl), which is then copied into it: a store of a subgroup to a texture
-// costs three times one to a buffer (bench/LOG.md). Rows first_row .. of the master, whose first is the first of panel 0.
-// A workgroup is the PANEL rows of a panel, 8 or 16, and goes along them; of twice as many lanes the upper half takes every other texel.
+// Like round_weight.wgsl, for CPU drivers, into a buffer with the panels of a texture (weight.wgsl), which is then copied to the texture: a
+// subgroup's store to a texture costs three times as much as one to a buffer (bench/LOG.md). Rows of the master from first_row on; that row is the
+// first of panel 0.
+// A workgroup has the PANEL rows of a panel (8 or 16) and walks along them. If it has twice as many lanes, the upper half takes every other texel.
 struct Params { rows: u32, k: u32, first_row: u32 }
 @group(0) @binding(0) var<storage, read> master: array<vec4f>;
 @group(0) @binding(1) var<storage, read_write> panels: array<vec4u>;

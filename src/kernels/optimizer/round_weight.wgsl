@@ -1,6 +1,6 @@
-// The working copy of a trained weight from its float32 master: rounded to bf16 (nearest, ties to even; W_F16: which lies as f16) or copied.
-// One invocation a group of 8 values of a row (of a buffer: BY8, else a word's values); rows first_row .. of the master become rows w_row .. of this storage slice.
-// w_fold, w_panel and w_texels as in weight.wgsl.
+// The working copy of a trained weight from its float32 master: rounded to bf16 (to nearest, ties to even; W_F16: stored as f16) or copied.
+// One invocation per group of 8 values of a row (in a buffer: with BY8, else per word). Rows of the master from first_row on become rows of this
+// storage slice from w_row on. w_fold, w_panel and w_texels are as in weight.wgsl.
 struct Params { rows: u32, k: u32, first_row: u32, w_row: u32, w_fold: u32, w_panel: u32, w_texels: u32 }
 #if BY8
 @group(0) @binding(0) var<storage, read> master: array<vec4f>;

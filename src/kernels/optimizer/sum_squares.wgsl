@@ -1,7 +1,7 @@
-// partial[at + b] = sum of squares of block b of a flat bank of `count` values; blocks of `block` values, one workgroup each.
-// The order is that of 64 lanes whatever the workgroup has: sum j takes the values j, j + 64, .. of the block, in runs of 16 that are added up
-// one by one; then sums that are 32, 16, .. 1 apart are added. So the result is the same on every adapter, and short runs keep it within a few
-// roundings of the exact one. A NaN or infinity anywhere makes its partial not finite.
+// partial[at + b] = sum of squares of block b of a flat bank of `count` values, in blocks of `block` values, one workgroup each.
+// The order is that of 64 lanes, however many the workgroup has: sum j takes values j, j + 64, .. of the block, in runs of 16 that are added up one
+// by one; then sums that are 32, 16, .. 1 apart are added. So the result is the same on every adapter, and short runs keep it within a few roundings
+// of the exact sum. A NaN or infinity anywhere makes its partial sum not finite.
 struct Params { count: u32, block: u32, at: u32 }
 @group(0) @binding(0) var<storage, read> x: array<f32>;
 @group(0) @binding(1) var<storage, read_write> partial: array<f32>;

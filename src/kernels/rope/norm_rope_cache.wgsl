@@ -1,7 +1,8 @@
-// rope_cache.wgsl for heads that have norms (Qwen3), with those norms, in one dispatch: each head of q and of k is x * r * gain, r = 1 / sqrt(mean of x^2 + eps), as by
-// norm/rms_norm.wgsl with its lanes and order of the sum, so its bits; then q is turned in place, k is turned into its cache row, v is copied into its cache row.
-// q (rows, heads * D), k, v (rows, kv_heads * D), gains (D), D = PER_LANE * LANES, PER_LANE even, so that a lane has both values of a pair; caches and slots as in rope_cache.wgsl.
-// KV_FOLD: the caches are textures (kv_place.wgsl).
+// rope_cache.wgsl for heads with norms (Qwen3), including the norms, in one dispatch: each head of q and of k becomes x * r * gain, r = 1 / sqrt(mean
+// of x^2 + eps), with the lanes and order of the sum of norm/rms_norm.wgsl, so its bits. Then q is rotated in place, k is rotated into its cache row,
+// and v is copied into its cache row.
+// q (rows, heads * D), k, v (rows, kv_heads * D), gains (D), D = PER_LANE * LANES, PER_LANE even, so that a lane has both values of a pair; caches
+// and slots as in rope_cache.wgsl. KV_FOLD: the caches are textures (kv_place.wgsl).
 // A workgroup takes ROWS heads of q, then of k, then of v of the rows, one after the other, and loads the gains once.
 struct Params { rows: u32, heads: u32, kv_heads: u32, eps_q: f32, eps_k: f32 }
 @group(0) @binding(0) var<storage, read_write> q: array<f32>;

@@ -1,4 +1,4 @@
-// Of norm_rope_cache.wgsl: heads first .. last, of each row those of q, then of k, then of v, `of_row` in all.
+// Part of norm_rope_cache.wgsl: heads first .. last, for each row those of q, then of k, then of v, `of_row` in all.
 // PLAIN: heads have no norms.
 #if !PLAIN
 #for j in 0..PER_LANE

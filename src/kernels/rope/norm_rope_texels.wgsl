@@ -1,5 +1,5 @@
-// Of norm_rope_cache.wgsl: puts a head's values, of which lane l has put_j, number l + j * LANES, into texels of the cache of keys (CACHE 0) or values (1). A lane
-// gathers the four of texel l, l + LANES, ...
+// Part of norm_rope_cache.wgsl: writes a head's values, of which lane l has put_j, value number l + j * LANES, to texels of the cache of keys (CACHE
+// 0) or values (1). A lane gathers the four values of texel l, l + LANES, ...
 #for j in PER_LANE..(PER_LANE+3)/4*4
       let put$(j) = 0.0;
 #end

@@ -11,8 +11,8 @@ const cachePath = fileURLToPath(new URL('rope_cache.wgsl', import.meta.url))
 const normPath = fileURLToPath(new URL('norm_rope_cache.wgsl', import.meta.url))
 
 /**
- * Rotates x (rows, heads * headDim) in place; `inverse` is the backward pass. info (rows) vec4u, table (positions, rotaryDim / 2) of (cos, sin).
- * @param rotaryDim channels of a head that are turned, the first ones
+ * Rotates x (rows, heads * headDim) in place; `inverse` gives the backward pass. info (rows) vec4u, table (positions, rotaryDim / 2) of (cos, sin).
+ * @param rotaryDim number of channels of a head that are rotated, the first ones
  */
 export function rope(
   gpu: Gpu,
@@ -31,7 +31,7 @@ export function rope(
   dispatchFlat(gpu, path, { VEC4: Number(pairs > 1), PARTIAL }, [x, info, table], params, times(rows, (heads * half) / pairs))
 }
 
-/** Of a head's `half` pairs those that are turned, where not all are, and the pairs of an element: 4 where heads allow it. */
+/** The rotated ones among a head's `half` pairs, if not all are, and the pairs per element: 4 if the head allows it. */
 function partOf(half: number, turned: number): { PARTIAL: number; turned: { turned?: number }; pairs: number } {
   const partial = turned < half
   const pairs = half % 4 === 0 && turned % 4 === 0 ? 4 : 1
@@ -49,9 +49,10 @@ interface IntoCacheBuffers {
 }
 
 /**
- * Rotates q in place, and writes rotated k, and v, to the cache rows that `slots` names.
- * @param t q (rows, heads * headDim), k, v (rows, kvHeads * headDim), caches (cache rows, kvHeads * headDim); slots (rows) vec2u: cache row, position; table as in `rope`
- * @param f16 the caches' values are f16, two to a word; headDim and rotaryDim are then multiples of 8
+ * Rotates q in place, and writes rotated k, and v, to the cache rows given by `slots`.
+ * @param t q (rows, heads * headDim), k, v (rows, kvHeads * headDim), caches (cache rows, kvHeads * headDim); slots (rows) vec2u: cache row,
+ * position; table as in `rope`
+ * @param f16 whether the caches hold f16, two values per word; headDim and rotaryDim must then be multiples of 8
  */
 export function ropeIntoCache(
   gpu: Gpu,
@@ -70,16 +71,22 @@ export function ropeIntoCache(
   dispatchFlat(gpu, cachePath, constants, bindings, params, times(rows, elements))
 }
 
-/** Values of a head that a lane keeps at most: loads and stores are written out for each, and on CPU drivers they are most of what is compiled. */
+/**
+ * Limit of the values of a head that a lane keeps: loads and stores are unrolled for each value, and on CPU drivers they are most of what is
+ * compiled.
+ */
 const mostHeld = 8
 
-/** Whether `normRopeIntoCache` takes heads so wide: lanes have both values of a pair, and the adapter binds two gains too. */
+/** Whether `normRopeIntoCache` takes heads of this width: a lane must have both values of a pair, and the adapter must bind two gains too. */
 export function takesNormRope(gpu: Gpu, headDim: number): boolean {
   const held = headDim / lanes(gpu).LANES
   return held % 2 === 0 && held <= mostHeld && gpu.facts.limits.maxStorageBuffers >= 9
 }
 
-/** `ropeIntoCache` of float32 after RMSNorm over each head of q and of k: `norms` of q, of k, with gains (headDim). With the bits of the three one after the other. */
+/**
+ * `ropeIntoCache` in float32 after RMSNorm over each head of q and of k, with the bits of these three one after the other. `norms`: of q and of k,
+ * with gains (headDim).
+ */
 export function normRopeIntoCache(
   gpu: Gpu,
   t: IntoCacheBuffers,

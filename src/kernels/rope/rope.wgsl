@@ -1,9 +1,10 @@
 // Rotary position embedding (arXiv 2104.09864, halves as in Hugging Face), in place: for each head of width 2h and i < h
-//   x[i] <- x[i] cos - s x[i+h] sin;  x[i+h] <- x[i+h] cos + s x[i] sin, s = 1 forward and -1 backward (the inverse rotation; the transposed
-// one where the table has a factor, as with yarn).
-// x (rows, heads * 2h); table[position * h + i] = (cos, sin), made in float64 on the host, since WGSL's sin and cos are coarse;
-// the position of a row is info[row].w (see attention).
-// An element is a pair of a head (turn.wgsl); VEC4: four of them side by side (h a multiple of 4; see rope_cache.wgsl).
+//   x[i] <- x[i] cos - s x[i+h] sin;  x[i+h] <- x[i+h] cos + s x[i] sin
+// s = 1 in the forward pass and -1 in the backward pass, which is the inverse rotation (the transposed one if the table contains a factor, as with
+// YaRN).
+// x (rows, heads * 2h); table[position * h + i] = (cos, sin), computed in float64 on the host, since WGSL's sin and cos are imprecise; the position
+// of a row is info[row].w (see attention).
+// An element is a pair of a head (turn.wgsl), or with VEC4 four neighbouring pairs (h is then a multiple of 4; see rope_cache.wgsl).
 #if PARTIAL
 struct Params { rows: u32, heads: u32, half_dim: u32, turned: u32, sign: f32 }
 #else

@@ -1,9 +1,9 @@
-// Between the projections and attention of a pass over a KV cache, in one dispatch: q is rotated in place (rope.wgsl's formula, so its bits), k is rotated
-// into its cache row, v is copied into its cache row.
-// q (rows, heads * 2h), k, v (rows, kv_heads * 2h), caches (cache rows, kv_heads * 2h); slots[row] is (cache row, position). An element is a pair (turn.wgsl) of
-// a head of q, then of k, then of v; VEC4: four of them side by side (h a multiple of 4): finding an element's place is dearer than turning it, and four
-// values in one load or store cheaper than four by one. F16: the caches have four f16 to a vec2u.
-// KV_FOLD: they are textures (kv_place.wgsl), with VEC4.
+// What comes between the projections and attention over a KV cache, in one dispatch: q is rotated in place (with rope.wgsl's formula, so its bits), k
+// is rotated into its cache row, and v is copied into its cache row.
+// q (rows, heads * 2h), k, v (rows, kv_heads * 2h), caches (cache rows, kv_heads * 2h); slots[row] is (cache row, position).
+// An element is a pair (turn.wgsl) of a head of q, then of k, then of v, or with VEC4 four neighbouring pairs (h a multiple of 4): finding an
+// element's place costs more than rotating it, and one load or store of four values costs less than four. F16: the caches hold four f16 per vec2u.
+// KV_FOLD, with VEC4: they are textures (kv_place.wgsl).
 #if PARTIAL
 struct Params { rows: u32, heads: u32, kv_heads: u32, half_dim: u32, turned: u32 }
 #else

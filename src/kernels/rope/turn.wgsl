@@ -1,5 +1,6 @@
-  // Where element e lies, a pair (lower, lower + apart) of a head of a row of `per_row` pairs, h a head, and the angle that it is turned by. PARTIAL: the first
-  // `turned` pairs of a head are of its first 2 turned channels, and the others, which are of the channels behind these, stay as they are.
+  // Where element e lies, a pair (lower, lower + apart) of a head, where a row has `per_row` pairs and a head h, and the angle by which it is
+  // rotated. PARTIAL: the first `turned` pairs of a head are those of its first 2 turned channels; the others, of the channels after these, are not
+  // rotated.
   let row = e / per_row;
   if (row >= p.rows) { return; }
   let head = (e - row * per_row) / h;

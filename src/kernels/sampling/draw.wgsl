@@ -1,18 +1,21 @@
-// Draws one token a row from logits (rows, vocabulary), mask, biases and penalties already applied (adjust.wgsl). Order as in vLLM: temperature, min_p, top_k,
-// top_p, then a draw.
-// settings[2r] = (temperature, top_p, min_p, repetition), settings[2r+1] = (frequency, presence, top_k, use): use 1: a token is drawn; 2: none is, drawn[r] is
-// what seeds[r] names; 0: the row is not in use. seeds[r] = (seed, position of the token), or (the token, -).
+// Draws one token per row from logits (rows, vocabulary) to which mask, biases and penalties are already applied (adjust.wgsl). Order as in vLLM:
+// temperature, min_p, top_k, top_p, then a draw.
+// settings[2r] = (temperature, top_p, min_p, repetition), settings[2r+1] = (frequency, presence, top_k, use). use 1: a token is drawn; 2: none is
+// drawn, and drawn[r] is the token that seeds[r] gives; 0: the row is not in use. seeds[r] = (seed, position of the token), or (the token, -).
 //   temperature 0: the largest logit. Else with z = logit / temperature:
 //   min_p keeps z >= max z + log(min_p);  top_k keeps z >= the k-th largest (ties stay);
-//   top_p, over the softmax of what is left, keeps the token v where the tokens of larger z weigh less than top_p.
-//   The draw is the largest z + Gumbel noise, noise a hash of (seed, position, v): exact sampling that depends on nothing else in the batch.
-// top_k and top_p need no sort: their threshold is the largest code (an integer in the order of z) at and above which tokens count top_k, or weigh top_p of all.
-// A pass over the row adds up, for BOUNDS codes, what is at or above each; the threshold lies between two of them, and only what lies there too is looked at again:
-// in workgroup memory as soon as it fits there (ASIDE), so that mostly the row is gone through for its maximum, twice for the threshold, and for the draw.
-// Sums: a lane takes every LANES-th token; it begins with its own sum of what lies above, found before, and adds the rest in order of v. Counts are exact.
-// Equal largest values go to the smallest id. One workgroup a row. MASK writes z, or -3e38 where dropped, here or by
-// adjust.wgsl, back in place of drawing (tests, logprobs). FIND (GPUs): drawn[r] = the smallest code that is kept, for draw_part.wgsl, which then draws.
-// AHEAD values are loaded at once, which does not change the order of a sum: on a GPU one load after the other would be most of the time.
+//   top_p, over the softmax of what is left, keeps a token if the tokens of larger z together weigh less than top_p.
+//   The draw is the largest z + Gumbel noise, the noise being a hash of (seed, position, v): exact sampling that depends on nothing else in the
+//     batch.
+// top_k and top_p need no sort: their threshold is the largest code (an integer in the order of z) such that the tokens at or above it number at
+// least top_k, or weigh at least top_p of all. One pass over the row adds up, for BOUNDS codes, what is at or above each. The threshold lies between
+// two of them, and only the tokens there are looked at again: in workgroup memory as soon as they fit (ASIDE). So mostly the row is read once for its
+// maximum, twice for the threshold, and once for the draw.
+// Sums: a lane takes every LANES-th token; it begins with its own sum of what lies above, found before, and adds the rest in order of v. Counts are
+// exact. Among equal largest values, the smallest id wins. One workgroup per row.
+// MASK: instead of drawing, writes back z, or -3e38 for tokens dropped here or by adjust.wgsl (tests, logprobs). FIND (GPUs): drawn[r] = the smallest
+// code that is kept, for draw_part.wgsl, which then draws.
+// AHEAD values are loaded at once, which does not change the order of a sum: on a GPU, one load after the other would take most of the time.
 struct Params { rows: u32, vocabulary: u32 }
 #if MASK
 @group(0) @binding(0) var<storage, read_write> logits: array<f32>;
@@ -31,11 +34,12 @@ var<workgroup> best_token: array<u32, LANES>;
 #endif
 const BOUNDS = 16u;
 const ASIDE = 2048u;
-// Each lane's own.
+// Each lane uses only its own part.
 var<workgroup> aside: array<f32, ASIDE>;
 
-// The codes of a pass, place 1 .. BOUNDS, in rising order: above `low`, evenly up to `up`. The first pass takes `low` itself, for the sum of all, then those at
-// distances of 23 to 0.25 from the largest value, where thresholds mostly are, then `up`: a first token that is enough by itself ends the search.
+// The codes of a pass, for places 1 .. BOUNDS in rising order: above `low`, evenly spaced up to `up`. The first pass has `low` itself, for the sum of
+// all; then codes at distances of 23 to 0.25 from the largest value, where thresholds mostly are; then `up`, so that the search ends if the first
+// token is enough by itself.
 fn bound(place: u32, low: u32, up: u32, high: f32, first: bool) -> u32 {
   if (!first) { return min(low + ((up - low) / (BOUNDS + 1u) + 1u) * place, up); }
   if (place == 1u) { return low; }
@@ -62,7 +66,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 
   let by_count = !greedy && top_k > 0u && top_k < p.vocabulary;
   let by_weight = !greedy && top_p < 1.0;
-  var high = -3.0e38;  // only filters look at it
+  var high = -3.0e38; // read only if there are filters
   if (by_count || by_weight || (!greedy && min_p > 0.0)) {
     for (var v = lane; v < p.vocabulary; v += $(AHEAD*LANES)u) {
       high = max(high, logits[at + v] * inv);
@@ -78,13 +82,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   for (var which = 0u; which < 2u; which++) {
     let counting = which == 0u;
     if (!select(by_weight, by_count, counting)) { continue; }
-    // The threshold is one of low .. up; low if even there is not enough.
+    // The threshold is one of low .. up; it is `low` if even there the sum is not enough.
     var low = least;
     var up = code(high);
     var enough = f32(top_k);
     var first = true;
     var above = 0.0;  // this lane's sum of what lies above `up`
-    var whole = true;  // passes go through the row; else through what was put aside: `held` values of this lane, at most `turns` of any
+    var whole = true; // passes go through the row; else through the values put aside: `held` of this lane, at most `turns` of any lane
     var turns = (p.vocabulary + LANES - 1u) / LANES;
     var held = 0u;
     while (low < up) {
@@ -135,7 +139,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
           turns = most;
         }
       }
-      // At the first n places there is enough: found by halves, as each sum over all lanes costs barriers. Turn 0 asks for the sum of all.
+      // n: at the first n places the sum is enough. Found by bisection, as each sum over all lanes costs barriers. Iteration 0 asks for the sum of
+      // all.
       var n = 0u;
       for (var turn = select(1u, 0u, first); turn < 6u; turn++) {
         let place = select(n + (32u >> turn), 1u, turn == 0u);
@@ -174,7 +179,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var token = 0u;
   let seed = seeds[row];
   for (var v0 = 0u; v0 < p.vocabulary; v0 += $(4*LANES)u) {
-    // Few can still win: for the others no noise is worked out. Of four at a time, as to ask all lanes costs a CPU driver more than a value.
+    // Only few tokens can still win; for the others no noise is computed. Checked for four at a time, as asking all lanes costs a CPU driver more
+    // than a value.
     var most = -3.4e38;
 #for k in 0..4
     let v_$(k) = min(v0 + $(k)u * LANES + lane, p.vocabulary - 1u);

@@ -1,4 +1,5 @@
-// The token of the best slice of draw_part.wgsl, of equals the smallest: drawn[r], LANES invocations a row. Rows that draw nothing get what draw.wgsl gives them.
+// Takes the token of the best slice of draw_part.wgsl, or the smallest of equally good ones: drawn[r], LANES invocations per row. Rows that draw
+// nothing get what draw.wgsl gives them.
 struct Params { rows: u32, slices: u32 }
 @group(0) @binding(0) var<storage, read> best: array<vec2u>;
 @group(0) @binding(1) var<storage, read> settings: array<vec4f>;
@@ -21,7 +22,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   for (var s = lane; s < p.slices; s += LANES) {
     let one = best[row * p.slices + s];
     let of_slice = bitcast<f32>(one.x);
-    // Slices come in order, so the first of equals has the smallest token.
+    // Slices come in order, so the first of equal ones has the smallest token.
     if (of_slice > value) { value = of_slice; token = one.y; }
   }
   let most = lanes_max(lane, value);

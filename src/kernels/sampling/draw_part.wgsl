@@ -1,6 +1,7 @@
-// The draw of draw.wgsl on GPUs, whose workgroups should be many: of one slice of the vocabulary, tokens SLICE s .. of slice s, the token of the largest
-// z + noise among those whose code is at least least[row] (found by draw.wgsl): best[row * slices + s] = (bits of that value, token). z, noise, code, settings and
-// seeds as there; a maximum does not depend on the order, so the token is the one that draw.wgsl draws. draw_join.wgsl takes the best slice.
+// The draw of draw.wgsl on GPUs, where there should be many workgroups: for one slice of the vocabulary, the tokens from SLICE s on of slice s, it
+// finds the token of the largest z + noise among those whose code is at least least[row] (found by draw.wgsl): best[row * slices + s] = (bits of that
+// value, token). z, noise, code, settings and seeds are as there. A maximum does not depend on the order, so the token is the one that draw.wgsl
+// would draw. draw_join.wgsl takes the best slice.
 struct Params { rows: u32, vocabulary: u32, slices: u32 }
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
 @group(0) @binding(1) var<storage, read> settings: array<vec4f>;
@@ -25,7 +26,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let first = group.y * SLICE + lane;
   var value = -3.4e38;
   var token = 0u;
-  // Four loads wait for memory together.
+  // Four loads wait for memory at the same time.
   for (var turn = first; turn < group.y * SLICE + SLICE; turn += $(4*LANES)u) {
     var four: vec4f;
 #for j in 0..4

@@ -1,4 +1,4 @@
-/** Drawing tokens from logits, on the GPU: masks, biases and penalties, filters, a seeded draw, and the most likely tokens. */
+/** Draws tokens from logits on the GPU: masks, biases and penalties, filters, a seeded draw, and the most likely tokens. */
 import { fileURLToPath } from 'node:url'
 import type { SamplingParams, TopLogprobs } from '../../common/types.ts'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
@@ -14,26 +14,26 @@ const paths = {
   tops: file('tops.wgsl'),
 }
 
-/** What a row's draw is made with: the part of a request's sampling parameters that kernels read. */
+/** The part of a request's sampling parameters that the kernels read for a draw. */
 export type DrawSettings = Pick<
   SamplingParams,
   'temperature' | 'top_p' | 'top_k' | 'min_p' | 'repetition_penalty' | 'presence_penalty' | 'frequency_penalty'
 >
 
-/** Numbers of a row's settings: two vec4f. */
+/** Numbers in a row's settings: two vec4f. */
 export const settingsPerRow = 8
 
-/** Most likely tokens of a row that `topTokens` gives at most, and the words that it leaves of a row: rank, ids, log-probabilities. */
+/** The most tokens per row that `topTokens` gives, and the words that it writes for a row: rank, ids, log-probabilities. */
 export const mostTop = 20
 export const topWords = 1 + 2 * mostTop
 
-/** Marks a list's token that is neither in the prompt nor in the output, a row without a mask, and a place where no token is left. */
+/** Marks a listed token that is neither in the prompt nor in the output, a row without a mask, and a place for which no token is left. */
 export const none = 0xffffffff
 
 /**
  * The settings of rows as the kernels read them.
- * @param length rows in all; those behind the given ones are marked as not in use
- * @param given rows of which the token is given (seeds name it) and none is drawn
+ * @param length number of rows; those after the rows of `settings` are marked as not in use
+ * @param given rows whose token is given in their seeds, so that none is drawn
  */
 export function packSettings(
   rows: DrawSettings[],
@@ -50,13 +50,16 @@ export function packSettings(
   return packed
 }
 
-/** A row's changes: its mask, and (token, count, bias) of each token concerned, once. A count is `none` for a token of neither prompt nor output. */
+/**
+ * Changes of a row's logits: its mask, and (token, count, bias) once for each token concerned. A count is `none` if the token is neither in the
+ * prompt nor in the output.
+ */
 export interface RowChanges {
   mask?: Uint32Array
   entries: Iterable<[token: number, count: number, bias: number]>
 }
 
-/** The lists of rows as `adjustLogits` takes them; see adjust.wgsl. */
+/** The lists of rows as `adjustLogits` takes them (adjust.wgsl). */
 export function packChanges(rows: RowChanges[]): {
   start: Uint32Array
   entries: Uint32Array
@@ -85,7 +88,7 @@ export function packChanges(rows: RowChanges[]): {
   return { start, entries: entries.length > 0 ? Uint32Array.from(entries) : new Uint32Array(4), maskAt, masks: all }
 }
 
-/** Applies masks, biases and penalties in place on logits (rows, vocabulary); the lists are those of `packChanges`. */
+/** Applies masks, biases and penalties to logits (rows, vocabulary), in place; the lists come from `packChanges`. */
 export function adjustLogits(
   gpu: Gpu,
   t: { logits: Binding; settings: Binding; start: Binding; entries: Binding; maskAt: Binding; masks: Binding },
@@ -99,7 +102,7 @@ export function adjustLogits(
 
 type DrawBindings = Record<'logits' | 'settings' | 'seeds' | 'drawn', Binding>
 
-/** What draw.wgsl does with the smallest code that a row keeps. */
+/** What draw.wgsl does after it has found the smallest code that a row keeps. */
 type Ending = 'DRAW' | 'MASK' | 'FIND'
 
 function draw(gpu: Gpu, t: DrawBindings, rows: number, vocabulary: number, ending: Ending): void {
@@ -109,7 +112,7 @@ function draw(gpu: Gpu, t: DrawBindings, rows: number, vocabulary: number, endin
   gpu.dispatch(kernel, [t.logits, t.settings, t.seeds, t.drawn], { rows, vocabulary }, [rows])
 }
 
-/** drawn[r] = a token for row r (0 for rows that are not in use); seeds (rows) vec2u: seed and position, or the token where it is given. */
+/** drawn[r] = a token for row r (0 for rows that are not in use); seeds (rows) vec2u: seed and position, or the given token. */
 export function drawTokens(gpu: Gpu, t: DrawBindings, rows: number, vocabulary: number): void {
   if (gpu.facts.software) return draw(gpu, t, rows, vocabulary, 'DRAW')
   const slices = Math.ceil(vocabulary / sliceRows)
@@ -128,8 +131,8 @@ export function maskLogits(gpu: Gpu, t: DrawBindings, rows: number, vocabulary: 
 }
 
 /**
- * The most likely tokens of rows, and the rank of `targets`, into `records` (rows, topWords); see tops.wgsl and `readTop`.
- * @param t wanted (rows): 0: none of this row, else 1 + how many. Rows whose inverse temperature is 0 are left out
+ * Writes the most likely tokens of rows, and the rank of `targets`, to `records` (rows, topWords); see tops.wgsl and `readTop`.
+ * @param t wanted (rows): 0: nothing for this row, else 1 + number of tokens. Rows whose inverse temperature is 0 are skipped
  */
 export function topTokens(
   gpu: Gpu,
@@ -142,7 +145,7 @@ export function topTokens(
   gpu.dispatch(kernel, bindings, { rows, vocabulary }, [rows])
 }
 
-/** What `topTokens` left of a row, `count` tokens wanted: fewer where the rest were dropped. */
+/** Reads what `topTokens` wrote for a row, if `count` tokens were wanted: fewer if the rest were dropped. */
 export function readTop(records: Uint32Array, row: number, count: number): TopLogprobs {
   const words = records.subarray(row * topWords, (row + 1) * topWords)
   const ids = [...words.subarray(1, 1 + count)].filter((id) => id !== none)

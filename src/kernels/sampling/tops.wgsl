@@ -1,9 +1,11 @@
-// The most likely tokens of each row, and the rank of the token that stands there. z = logits * inv_temperatures[r], logits (rows, vocabulary), stats from
-// softmax_slice.wgsl, a token's log-probability (z - m) - log s as finish.wgsl gives it.
-//   wanted[r]: 0: nothing; 1 + k: records[r] = (rank, k ids, k log-probabilities' bits), ids from word 1 on, log-probabilities from word 1 + MOST on.
-//   rank = 1 + how many z are larger than that of targets[r]. Most likely first, of equals the smaller id; NONE where fewer than k were not dropped.
-// A row whose inverse temperature is 0 is left out. One workgroup a row: one pass finds the best of each of SEGMENTS strided parts of the vocabulary, and each
-// time one is taken, its part alone is looked through again.
+// The most likely tokens of each row, and the rank of the row's actual token. z = logits * inv_temperatures[r], logits (rows, vocabulary), stats from
+// softmax_slice.wgsl; a token's log-probability is (z - m) - log s, as in finish.wgsl.
+//   wanted[r]: 0: nothing; 1 + k: records[r] = (rank, k ids, bits of k log-probabilities), ids from word 1 on, log-probabilities from word 1 + MOST
+//     on.
+//   rank = 1 + how many z are larger than that of targets[r]. The most likely token comes first, and of equal ones the smaller id; NONE if fewer than
+//     k were not dropped.
+// A row whose inverse temperature is 0 is skipped. One workgroup per row: one pass finds the best token of each of SEGMENTS strided parts of the
+// vocabulary, and each time one is taken, only its part is searched again.
 struct Params { rows: u32, vocabulary: u32 }
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
 @group(0) @binding(1) var<storage, read> inv_temperatures: array<f32>;
@@ -15,7 +17,7 @@ struct Params { rows: u32, vocabulary: u32 }
 #include "best.wgsl"
 const NONE = 0xffffffffu;
 const SEGMENTS = 256u;
-// Dropped tokens lie below (adjust.wgsl, draw.wgsl).
+// Dropped tokens are below this (adjust.wgsl, draw.wgsl).
 const lowest = -1.0e29;
 var<workgroup> segment_z: array<f32, SEGMENTS>;
 var<workgroup> segment_token: array<u32, SEGMENTS>;
@@ -67,7 +69,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     }
     let next = lanes_max(lane, z);
     let next_token = smallest_token(lane, token, z == next && token != NONE);
-    // A part is one lane's alone, from first to last: nobody waits for another.
+    // A part belongs to one lane from first to last, so no lane waits for another.
     if (lane == taken % LANES) {
       segment_z[taken % SEGMENTS] = next;
       segment_token[taken % SEGMENTS] = select(NONE, next_token, next > lowest);
