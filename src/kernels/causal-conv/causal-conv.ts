@@ -1,4 +1,7 @@
-/** Causal convolution of each channel by itself: with SiLU, as it stands before the delta rule (src/kernels/delta-rule), or gated on both sides (LFM2). */
+/**
+ * Depthwise causal convolution (each channel separately): with SiLU, as it comes before the delta rule (src/kernels/delta-rule), or gated on both
+ * sides (LFM2).
+ */
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
@@ -14,20 +17,23 @@ const paths = {
   keep: file('keep_inputs.wgsl'),
 }
 
-/** Where a pass finds the inputs before its own, and leaves its last ones. */
+/** Where a pass finds the inputs that precede its own, and leaves its last ones. */
 export interface ConvCache {
-  /** (rows) vec4u: slot of the row's sequence, its first row in the pass, how many it has, 1 where they go on from the slot's. A sequence's rows stand together. */
+  /**
+   * (rows) vec4u: slot of the row's sequence, its first row in the pass, its number of rows in the pass, 1 if they continue from the slot's inputs.
+   * The rows of a sequence are contiguous.
+   */
   runs: GpuBuffer
   /** (slots, taps - 1, channels), oldest first. */
   inputs: GpuBuffer
 }
 
 export interface ConvShape {
-  /** A multiple of 4, as are the first one and the width of a range. */
+  /** A multiple of 4, as are the first channel and the width of a range. */
   channels: number
-  /** Inputs that an output is made of. */
+  /** Number of inputs from which an output is computed. */
   taps: number
-  /** x is (rows, 3 channels), and so is dx: B, C and the values of all channels; y is C times the convolution of B times the values, without SiLU. */
+  /** x and dx are (rows, 3 channels): B, C and the values of all channels. y is C times the convolution of B times the values, without SiLU. */
   gated?: boolean
 }
 
@@ -38,7 +44,7 @@ const tapsOf = (shape: ConvShape): { TAPS: number; FOUR: number; GATED: number }
   ...kindOf(shape),
 })
 
-/** The channels that an output has: `width` from `first` on. */
+/** The channels of the output: `width` of them, from `first` on. */
 export interface ChannelRange {
   first: number
   width: number
@@ -51,8 +57,8 @@ const foursOf = (channels: number, { first, width }: ChannelRange): ChannelRange
 })
 
 /**
- * y (rows, width) of x (rows, channels), weight (channels, taps).
- * @param from `info` as of attention, of a pass whose sequences are whole, or a cache
+ * Computes y (rows, width) from x (rows, channels) and weight (channels, taps).
+ * @param from `info` as of attention, if the sequences lie whole in the pass, or a cache
  */
 export function causalConv(
   gpu: Gpu,
@@ -69,7 +75,9 @@ export function causalConv(
   dispatchFlat(gpu, paths.forward, constants, bindings, { rows, ...fours }, times(rows, fours.width))
 }
 
-/** The gradient of the convolution's output, dz (rows, channels), of the channels that dy (rows, width) has. @param t.dx where it is gated: gets C's gradient */
+/**
+ * The gradient of the convolution's output, dz (rows, channels), for the channels of dy (rows, width). @param t.dx if gated: receives C's gradient
+ */
 export function causalConvGate(
   gpu: Gpu,
   t: { x: GpuBuffer; weight: Binding; dy: GpuBuffer; dz: GpuBuffer; info: GpuBuffer; dx?: GpuBuffer },
@@ -83,7 +91,9 @@ export function causalConvGate(
   dispatchFlat(gpu, paths.forward, constants, bindings, { rows, ...fours }, times(rows, fours.width))
 }
 
-/** dx (rows, channels) of dz; where it is gated all of dx but C's part. @param t.keyEnd (rows) u32: a row's sequence ends before it @param t.x where it is gated */
+/**
+ * dx (rows, channels) from dz; if gated, all of dx except C's part. @param t.keyEnd (rows) u32: a row's sequence ends before it @param t.x if gated
+ */
 export function causalConvInput(
   gpu: Gpu,
   t: { dz: GpuBuffer; weight: Binding; keyEnd: GpuBuffer; dx: GpuBuffer; x?: GpuBuffer },
@@ -95,10 +105,10 @@ export function causalConvInput(
   dispatchFlat(gpu, paths.input, tapsOf(shape), bindings, { rows, channels: fours }, times(rows, fours))
 }
 
-/** Rows whose sum one invocation makes; the sums are added up in order. */
+/** Rows that one invocation sums; these partial sums are added up in order. */
 const PART = 256
 
-/** dweight (channels, taps) += that of dz. */
+/** dweight (channels, taps) += the weight's gradient from dz. */
 export function causalConvWeight(
   gpu: Gpu,
   t: { x: GpuBuffer; dz: GpuBuffer; info: GpuBuffer; dweight: Binding },
@@ -113,7 +123,7 @@ export function causalConvWeight(
   )
 }
 
-/** Leaves the last values that a pass convolves in the cache; after `causalConv`. */
+/** Leaves the last values that a pass convolves in the cache. To be called after `causalConv`. */
 export function keepInputs(gpu: Gpu, x: GpuBuffer, { runs, inputs }: ConvCache, rows: Count, shape: ConvShape): void {
   const fours = shape.channels / 4
   dispatchFlat(

@@ -1,9 +1,10 @@
-// Depthwise causal convolution (each channel by itself) with SiLU: y[t,c] = silu(z), z = sum over j of weight[c, TAPS-1-j] x[t-j, c], the newest input (j = 0) first, for the `width`
-// channels from `first` on. x (rows, channels), weight (channels, TAPS), y (rows, width). BACKWARD: dz[t,c] = dy[t,c] silu'(z), dz (rows, channels).
-// GATED: y = C z of x (rows, 3 channels) as in inputs.wgsl, without SiLU; BACKWARD: dz = dy C, and C's part of dx (rows, 3 channels) is dy z.
+// Depthwise causal convolution (each channel separately) with SiLU: y[t,c] = silu(z), z = sum over j of weight[c, TAPS-1-j] x[t-j, c], the newest
+// input (j = 0) first, for the `width` channels from `first` on. x (rows, channels), weight (channels, TAPS), y (rows, width). BACKWARD: dz[t,c] =
+// dy[t,c] silu'(z), dz (rows, channels).
+// GATED: y = C z for x (rows, 3 channels) as in inputs.wgsl, without SiLU; BACKWARD: dz = dy C, and C's part of dx (rows, 3 channels) is dy z.
 // One invocation computes four neighbouring channels; `channels`, `first` and `width` count groups of four.
-// CACHE: runs[t] = (slot of the row's sequence, its first row in this pass, its rows in this pass, 1 where it continues from the slot's inputs); inputs (slots, TAPS-1, channels), oldest
-// first. Else info[t].z is the sequence's first row (attention/common.wgsl).
+// CACHE: runs[t] = (slot of the row's sequence, its first row in this pass, its rows in this pass, 1 if it continues from the slot's inputs); inputs
+// (slots, TAPS-1, channels), oldest first. Otherwise info[t].z is the sequence's first row (attention/common.wgsl).
 struct Params { rows: u32, channels: u32, first: u32, width: u32 }
 alias Value = vec4f;
 #include "inputs.wgsl"
@@ -25,7 +26,7 @@ alias Value = vec4f;
 #endif
 #include "flat.wgsl"
 
-// The input of channels 4c .. 4c + 3 that stands j rows before row t in its sequence; 0 before the sequence's beginning.
+// The input of channels 4c .. 4c + 3 that precedes row t by j rows in its sequence; 0 before the sequence's beginning.
 fn before(t: u32, j: u32, c: u32) -> vec4f {
 #if CACHE
   let run = runs[t];

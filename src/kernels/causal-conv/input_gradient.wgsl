@@ -1,6 +1,7 @@
-// dx[t,c] = sum over j of weight[c, TAPS-1-j] dz[t+j, c], for the rows t + j of t's sequence, which ends before key_end[t]. All (rows, channels), of which an invocation has four
-// neighbouring ones; `channels` counts such fours.
-// GATED: of x (rows, 3 channels) as in inputs.wgsl, dx[t] has the sum times the values as B's gradient and the sum times B as that of the values; C's part is left as it is.
+// dx[t,c] = sum over j of weight[c, TAPS-1-j] dz[t+j, c], for the rows t + j of t's sequence, which ends before key_end[t]. All arrays (rows,
+// channels). An invocation has four neighbouring channels; `channels` counts groups of four.
+// GATED: with x (rows, 3 channels) as in inputs.wgsl, the sum times the values is B's gradient, and the sum times B is that of the values; C's part
+// of dx is not changed.
 struct Params { rows: u32, channels: u32 }
 @group(0) @binding(0) var<storage, read> dz: array<vec4f>;
 #include "taps.wgsl"

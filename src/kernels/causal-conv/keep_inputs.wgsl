@@ -1,6 +1,6 @@
-// After a pass, of each sequence in it: the slot's inputs become the last TAPS - 1 of them, oldest first, those of earlier passes among them where this one has
-// fewer. What is convolved (inputs.wgsl), inputs (slots, TAPS - 1, channels); runs as in forward.wgsl. An invocation moves those of
-// four neighbouring channels up in order; `channels` counts such fours.
+// After a pass, for each sequence in it: the slot's inputs become the last TAPS - 1 values that were convolved (inputs.wgsl), oldest first, including
+// those of earlier passes if this one has fewer. inputs (slots, TAPS - 1, channels); runs as in forward.wgsl. An invocation moves four neighbouring
+// channels, in order; `channels` counts groups of four.
 struct Params { rows: u32, channels: u32 }
 alias Value = vec4f;
 #include "inputs.wgsl"
@@ -16,7 +16,7 @@ fn one(e: u32) {
   let c = e % p.channels;
   let slot = run.x * $(TAPS-1)u;
   for (var i = 0u; i < $(TAPS-1)u; i++) {
-    // Of the old inputs and this pass's, one after the other.
+    // Index among the old inputs followed by those of this pass.
     let at = run.z + i;
     var value = vec4f();
     if (at >= $(TAPS-1)u) {

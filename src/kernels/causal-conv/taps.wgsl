@@ -1,4 +1,5 @@
-// The weights of the four channels from 4c on, by taps, of which tap 0 is the newest input's. FOUR: four taps, so a channel's lie in one vector.
+// The weights of the four channels from 4c on, by tap; tap 0 belongs to the newest input. FOUR: there are four taps, so those of a channel are one
+// vector.
 #if FOUR
 @group(0) @binding(1) var<storage, read> weight: array<vec4f>;
 #else

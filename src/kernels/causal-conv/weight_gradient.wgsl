@@ -1,5 +1,5 @@
-// The weight's gradient, of PART rows at a time: out[part, c, TAPS-1-j] = sum over their rows t, in order, of dz[t,c] x[t-j,c], where row t - j is of t's sequence
-// and x what is convolved (inputs.wgsl).
+// The weight's gradient, over PART rows at a time: out[part, c, TAPS-1-j] = sum over its rows t, in order, of dz[t,c] x[t-j,c], if row t - j belongs
+// to t's sequence; x is what is convolved (inputs.wgsl).
 struct Params { rows: u32, channels: u32 }
 alias Value = f32;
 #include "inputs.wgsl"

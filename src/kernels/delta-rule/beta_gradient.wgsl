@@ -1,4 +1,4 @@
-// dbeta[t] = dd[t] . u[t] of each token and head: dd (scan_back.wgsl), u (scan.wgsl) (rows, heads, VALUE), dbeta (rows, heads).
+// dbeta[t] = dd[t] . u[t] for each token and head: dd (scan_back.wgsl), u (scan.wgsl) (rows, heads, VALUE), dbeta (rows, heads).
 struct Params { count: u32 }
 @group(0) @binding(0) var<storage, read> dd: array<vec4f>;
 @group(0) @binding(1) var<storage, read> u: array<vec4f>;

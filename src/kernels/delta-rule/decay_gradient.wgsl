@@ -1,5 +1,5 @@
-// ddecay[t] = the sum of flow over t's sequence from t on: what later tokens read of the state before t, which exp(decay[t]) is a factor of. Parts of it cancel, so the
-// sum is a compensated one (Kahan's). flow, ddecay (rows, heads); an invocation has a head of a sequence.
+// ddecay[t] = the sum of `flow` over t's sequence from t on: what later tokens read of the state before t, of which exp(decay[t]) is a factor. Parts
+// of the sum cancel, so it is compensated (Kahan summation). flow, ddecay (rows, heads); one invocation per head of a sequence.
 struct Params { rows: u32, heads: u32 }
 @group(0) @binding(0) var<storage, read> flow: array<f32>;
 @group(0) @binding(1) var<storage, read> key_end: array<u32>;

@@ -1,4 +1,4 @@
-/** The gated delta rule (arXiv 2412.06464), which a Gated DeltaNet has in the place of attention: scan.wgsl says what it computes. */
+/** The gated delta rule (arXiv 2412.06464), which takes the place of attention in a Gated DeltaNet; scan.wgsl says what it computes. */
 import { fileURLToPath } from 'node:url'
 import type { Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
@@ -18,7 +18,10 @@ const paths = {
   key: file('key_gradients.wgsl'),
 }
 
-/** Heads of q and k, and of v and the states; channels of each, multiples of 4. `heads` is a multiple of `keyHeads`: head h reads key head h / (heads / keyHeads). */
+/**
+ * Numbers of heads of q and k (`keyHeads`), and of v and the states (`heads`), and channels of each, multiples of 4. `heads` is a multiple of
+ * `keyHeads`: head h reads key head h / (heads / keyHeads), rounded down.
+ */
 export interface DeltaShape {
   keyHeads: number
   heads: number
@@ -28,18 +31,21 @@ export interface DeltaShape {
 
 /** Where a pass finds the states of sequences, and leaves them. */
 export interface DeltaCache {
-  /** (rows) vec4u: slot of the row's sequence, its first row in the pass, how many it has, 1 where they go on from the slot's. A sequence's rows stand together. */
+  /**
+   * (rows) vec4u: slot of the row's sequence, its first row in the pass, its number of rows in the pass, 1 if they continue from the slot's state.
+   * The rows of a sequence are contiguous.
+   */
   runs: GpuBuffer
   /** (slots, heads, keyDim, valueDim). */
   states: GpuBuffer
 }
 
-/** Sequences that are whole in a pass, nothing shared: a row's ends before keyEnd, (rows) u32, where the next one begins. */
+/** Sequences that lie whole in a pass and share nothing: the sequence of a row ends before row keyEnd, (rows) u32, where the next one begins. */
 interface WholeSequences {
   keyEnd: GpuBuffer
 }
 
-/** (rows, keyHeads * keyDim) q and k, (rows, heads * valueDim) v, (rows, heads) decay, its logarithm, and beta. */
+/** (rows, keyHeads * keyDim) q and k, (rows, heads * valueDim) v, (rows, heads) beta and decay, which is the logarithm of the decay. */
 interface DeltaInputs {
   q: GpuBuffer
   k: GpuBuffer
@@ -48,20 +54,29 @@ interface DeltaInputs {
   beta: GpuBuffer
 }
 
-/** Columns or rows of a state in a workgroup: a GPU's subgroup, two of a CPU driver's. Tokens whose vectors lie in workgroup memory, of 16 KiB at least. */
+/**
+ * Columns or rows of a state per workgroup: a GPU's subgroup, or two of a CPU driver's. Below: number of tokens whose vectors lie in workgroup
+ * memory, which has at least 16 KiB.
+ */
 const widthOf = (gpu: Gpu): number => (gpu.facts.software ? 16 : 32)
 const tokensFor = (vectors: number, channels: number): number =>
   Math.max(1, Math.min(8, Math.floor(16_384 / (vectors * channels * 4))))
 
-/** Rows of which a workgroup has the sequences that begin there: in most of a training batch none does, and in a step of generation almost all do. */
+/**
+ * A workgroup takes the sequences that begin in this many rows: most rows of a training batch begin none, and almost all rows of a generation step
+ * begin one.
+ */
 const ROWS = { whole: 16, cached: 1 }
 
-/** What a scan whose invocations have `held` of the state's `lines` lines each is compiled and dispatched with: a workgroup for some rows, a head and a block of lines. */
+/**
+ * Constants, parameters and workgroups of a scan whose invocations each hold `held` values of one of the state's `lines` lines: one workgroup for
+ * some rows, a head and a block of lines.
+ */
 function scanOf(gpu: Gpu, shape: DeltaShape, rows: Count, lines: number, vectors: number, held: number, each = ROWS.whole) {
   const { keyHeads, heads, keyDim: KEY, valueDim: VALUE } = shape
   const WIDTH = widthOf(gpu)
   const BLOCKS = Math.ceil(lines / WIDTH)
-  // Whole subgroups have lines, or none.
+  // Subgroups are used only if either all or none of their lanes have lines.
   const { LANES: subgroup } = cpuLanes(gpu)
   const LANES = lines % subgroup === 0 ? subgroup : 0
   const [across, deep] = perRow(groupsOf(rows, each))
@@ -72,7 +87,7 @@ function scanOf(gpu: Gpu, shape: DeltaShape, rows: Count, lines: number, vectors
   }
 }
 
-/** o (rows, heads * valueDim); `u`, as large, is kept for the backward pass. */
+/** Computes o (rows, heads * valueDim). `u`, of the same size, is kept for the backward pass. */
 export function deltaRule(
   gpu: Gpu,
   t: DeltaInputs & { o: GpuBuffer; u?: GpuBuffer },
@@ -88,9 +103,9 @@ export function deltaRule(
   gpu.dispatch(kernel, [t.q, t.k, t.v, t.decay, t.beta, t.o, ...where, ...(t.u ? [t.u] : [])], params, groups)
 }
 
-/** What the backward pass reads, writes, and needs in between. */
+/** What the backward pass reads and writes, and its scratch buffers. */
 interface DeltaGradients {
-  /** As kept by `deltaRule`, and the output's gradient: (rows, heads * valueDim). */
+  /** `u` as kept by `deltaRule`, and the gradient of the output: (rows, heads * valueDim). */
   u: GpuBuffer
   dO: GpuBuffer
   dq: GpuBuffer
@@ -98,7 +113,7 @@ interface DeltaGradients {
   dv: GpuBuffer
   dDecay: GpuBuffer
   dBeta: GpuBuffer
-  /** Scratch: two of (rows, heads * valueDim), three of (rows, heads * keyDim), (rows, heads). */
+  /** Scratch: two of (rows, heads * valueDim), three of (rows, heads * keyDim), one of (rows, heads). */
   dd: GpuBuffer
   moved: GpuBuffer
   ofQ: GpuBuffer
@@ -107,7 +122,7 @@ interface DeltaGradients {
   flow: GpuBuffer
 }
 
-/** The gradients of all inputs. */
+/** Computes the gradients of all inputs. */
 export function deltaRuleBackward(
   gpu: Gpu,
   t: DeltaInputs & WholeSequences & DeltaGradients,

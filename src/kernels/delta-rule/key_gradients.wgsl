@@ -1,4 +1,5 @@
-// Of a key head the sums over its `ratio` heads, in order: dq of of_q, dk of read_by + written. of_q, read_by, written (rows, heads, KEY), dq, dk (rows, key heads, KEY), by four values.
+// For each key head, the sums over its `ratio` heads, in order: dq of of_q, dk of read_by + written. of_q, read_by, written (rows, heads, KEY), dq,
+// dk (rows, key heads, KEY), four values at a time.
 struct Params { count: u32, ratio: u32 }
 @group(0) @binding(0) var<storage, read> of_q: array<vec4f>;
 @group(0) @binding(1) var<storage, read> read_by: array<vec4f>;

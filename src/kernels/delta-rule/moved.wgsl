@@ -1,4 +1,4 @@
-// What tokens write to the states: moved[t] = beta[t] u[t]; u, moved (rows, heads, VALUE) by four values, beta (rows, heads).
+// What tokens write to the states: moved[t] = beta[t] u[t]; u, moved (rows, heads, VALUE), four values at a time, beta (rows, heads).
 struct Params { count: u32 }
 @group(0) @binding(0) var<storage, read> beta: array<f32>;
 @group(0) @binding(1) var<storage, read> u: array<vec4f>;

@@ -1,4 +1,4 @@
-// q and k of token t of those from `first` on that bring_keys has loaded: q_near[near + i] and k_near[near + i].
+// q and k of token t, counted from `first` on, which bring_keys has loaded: q_near[near + i] and k_near[near + i].
 #if LANES
         const near = 0u;
         let of_key = ((first + t) * (p.heads / p.ratio) + head / p.ratio) * $(KEY/4)u;

@@ -1,4 +1,4 @@
-// dO, w and moved of token t of those from `first` on that bring_values has loaded: o_near[near + c], w_near[near + c] and d_near[near + c].
+// dO, w and moved of token t, counted from `first` on, which bring_values has loaded: o_near[near + c], w_near[near + c] and d_near[near + c].
 #if LANES
         const near = 0u;
         let of_value = ((first + t) * p.heads + head) * $(VALUE/4)u;

@@ -1,5 +1,5 @@
-// dO, w = -dv and moved of a head for the invocations of a workgroup, which have a row of the state each (read_gradients.wgsl, write_gradients.wgsl), as near_keys.wgsl
-// has q and k.
+// dO, w = -dv and moved of a head for the invocations of a workgroup, each of which has one row of the state (read_gradients.wgsl,
+// write_gradients.wgsl), in the way of near_keys.wgsl.
 #if LANES
 fn bring_values(first: u32, some: u32, head: u32, lane: u32) {}
 #else
@@ -7,7 +7,7 @@ var<workgroup> o_near: array<vec4f, $(TOKENS*VALUE/4)>;
 var<workgroup> w_near: array<vec4f, $(TOKENS*VALUE/4)>;
 var<workgroup> d_near: array<vec4f, $(TOKENS*VALUE/4)>;
 
-// Stages tokens first .. first + some - 1 of a head, once every invocation is through with those before.
+// Stages tokens first .. first + some - 1 of a head, after every invocation has finished with the tokens before.
 fn bring_values(first: u32, some: u32, head: u32, lane: u32) {
   workgroupBarrier();
   for (var e = lane; e < some * $(VALUE/4)u; e += WIDTH) {

@@ -1,6 +1,7 @@
-// The gradients of q and k through what they read of the state in scan.wgsl: dq[t] = S dO[t], dk[t] = S~ w[t], w[t] = -dv[t] (scan_back.wgsl). S is recomputed from the first token on, from
-// what was written, moved[t] = beta[t] u[t]. An invocation has a row of S, its workgroup neighbouring rows of the same head, and TOKENS of
-// dO, dv and moved lie in workgroup memory. dq, dk (rows, heads, KEY): a key head's are the sums of its heads' (key_gradients.wgsl).
+// The gradients of q and k through what they read of the state in scan.wgsl: dq[t] = S dO[t], dk[t] = S~ w[t], w[t] = -dv[t] (scan_back.wgsl). S is
+// recomputed from the first token on, from what was written, moved[t] = beta[t] u[t].
+// An invocation has one row of S, and its workgroup neighbouring rows of the same head; dO, dv and moved of TOKENS tokens lie in workgroup memory.
+// dq, dk (rows, heads, KEY): a key head's gradients are the sums over its heads (key_gradients.wgsl).
 struct Params { rows: u32, heads: u32, ratio: u32 }
 @group(0) @binding(0) var<storage, read> k: array<f32>;
 @group(0) @binding(1) var<storage, read> decay: array<f32>;

@@ -1,6 +1,8 @@
-// The rows row .. row + count - 1 of a pass are a sequence's, in order, where `row` is the first of them; count is 0 for other rows.
+// count_of(row): if `row` is the first row of a sequence in the pass, the rows row .. row + count - 1 are that sequence, in order; count is 0 for
+// other rows.
 #if CACHE
-// `runs`: of each row its sequence's slot, the first row of that sequence in this pass, how many it has, and 1 where they go on from the slot's state.
+// `runs`, for each row: slot of its sequence, the sequence's first row in this pass, its number of rows in this pass, and 1 if they continue from the
+// slot's state.
 fn count_of(row: u32) -> u32 { return select(0u, runs[row].z, runs[row].y == row); }
 #else
 // A row's sequence ends before key_end[row], where the next one begins.

@@ -1,8 +1,9 @@
-// The gated delta rule (arXiv 2412.06464, equation 10) over each sequence, token by token: of every head, with a state S (KEY, VALUE),
+// The gated delta rule (arXiv 2412.06464, equation 10) over each sequence, token by token. For each head, with a state S (KEY, VALUE):
 //   S~ = exp(decay[t]) S;  u[t] = v[t] - k[t] S~;  S = S~ + k[t] (beta[t] u[t])^T;  o[t] = q[t] S.
-// q, k (rows, key heads, KEY), v, o, u (rows, heads, VALUE), decay, beta (rows, heads); `ratio` heads share one key head. The columns of S are independent: an invocation has one, a workgroup
-// WIDTH of them, and it goes through the sequences that begin in its ROWS rows, with TOKENS of their q and k at a time in workgroup memory. One order of
-// the sums, however a sequence is cut into passes. CACHE: states (slots, heads, KEY, VALUE) are where sequences go on from and are left; KEEP: u is kept.
+// q, k (rows, key heads, KEY), v, o, u (rows, heads, VALUE), decay, beta (rows, heads); `ratio` heads share one key head.
+// The columns of S are independent: an invocation has one and a workgroup WIDTH of them. The workgroup goes through the sequences that begin in its
+// ROWS rows, with q and k of TOKENS tokens at a time in workgroup memory. The order of the sums is the same however a sequence is divided into
+// passes. CACHE: sequences continue from states (slots, heads, KEY, VALUE), and are left there; KEEP: u is stored.
 struct Params { rows: u32, heads: u32, ratio: u32 }
 @group(0) @binding(0) var<storage, read> q: array<vec4f>;
 @group(0) @binding(1) var<storage, read> k: array<vec4f>;

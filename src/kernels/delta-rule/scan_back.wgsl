@@ -1,6 +1,7 @@
-// Backward of scan.wgsl, from the end of each sequence, with the gradient dS of the state: dS += q[t] dO[t]^T; dd[t] = k[t] dS, the gradient of what is written,
-// beta[t] u[t]; that of what is read before, k[t] S~, is -beta[t] dd[t], so dS~ = dS - k[t] (beta[t] dd[t])^T; dS = exp(decay[t]) dS~. Besides dv[t] = beta[t] dd[t].
-// dO, dd, dv (rows, heads, VALUE); the others and the work of an invocation as there.
+// Backward pass of scan.wgsl, from the end of each sequence, with the gradient dS of the state: dS += q[t] dO[t]^T; dd[t] = k[t] dS is the gradient
+// of what is written, beta[t] u[t]; that of what is read before, k[t] S~, is -beta[t] dd[t], so dS~ = dS - k[t] (beta[t] dd[t])^T; dS = exp(decay[t])
+// dS~. Also dv[t] = beta[t] dd[t].
+// dO, dd, dv (rows, heads, VALUE); the other arrays, and the work of an invocation, are as in scan.wgsl.
 struct Params { rows: u32, heads: u32, ratio: u32 }
 @group(0) @binding(0) var<storage, read> q: array<vec4f>;
 @group(0) @binding(1) var<storage, read> k: array<vec4f>;

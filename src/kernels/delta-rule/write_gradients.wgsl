@@ -1,5 +1,5 @@
-// The gradient of k through what it writes to the state in scan.wgsl: dk[t] = dS moved[t], with dS as in scan_back.wgsl, recomputed from the last token on.
-// dk (rows, heads, KEY); the others and the work of an invocation as in read_gradients.wgsl.
+// The gradient of k through what it writes to the state in scan.wgsl: dk[t] = dS moved[t], with dS as in scan_back.wgsl, recomputed from the last
+// token on. dk (rows, heads, KEY); the other arrays, and the work of an invocation, are as in read_gradients.wgsl.
 struct Params { rows: u32, heads: u32, ratio: u32 }
 @group(0) @binding(0) var<storage, read> q: array<f32>;
 @group(0) @binding(1) var<storage, read> k: array<f32>;

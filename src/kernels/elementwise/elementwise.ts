@@ -16,15 +16,15 @@ const paths = {
 }
 
 /**
- * Elements of four values where `count` is made of them: CPU drivers store them in less than twice the time of one, and a GPU has four times the bytes on
- * their way with the same number of invocations.
+ * Elements of four values if `width` is a multiple of 4: CPU drivers store four values in less than twice the time of one, and a GPU has four times
+ * the bytes in flight with the same number of invocations.
  * @param width `count` is a multiple of it
  */
 function elements(count: Count, width: number): { VEC4: number; count: Count } {
   return width % 4 === 0 ? { VEC4: 1, count: map(count, (n) => n / 4) } : { VEC4: 0, count }
 }
 
-/** What a gate is: silu(g), or GELU in its form with tanh; of attention sigmoid(g). */
+/** The function of a gate: silu(g), GELU (tanh form), or for attention sigmoid(g). */
 export type Gate = 'silu' | 'gelu' | 'sigmoid'
 
 const gateConstants = (gate: Gate) => ({ GELU: Number(gate === 'gelu'), SIGMOID: Number(gate === 'sigmoid') })
@@ -46,7 +46,7 @@ export function siluGate(
 /**
  * dg and du of y = silu(g) * u, or another gate's.
  * @param width `values` is a multiple of it
- * @param again y is made again, in the place of dy
+ * @param again y is recomputed, and overwrites dy
  */
 export function siluGateBackward(
   gpu: Gpu,
@@ -77,7 +77,7 @@ export function deltaDecay(
   dispatchFlat(gpu, paths.decay, { BACKWARD: 0 }, [t.a, t.aLog, t.dtBias, t.y], { count, heads }, count)
 }
 
-/** da, and dlog = dy * y, whose sums over rows are the gradients of dtBias and of aLog. */
+/** da, and dlog = dy * y. Their sums over rows are the gradients of dtBias and of aLog. */
 export function deltaDecayBackward(
   gpu: Gpu,
   t: { a: GpuBuffer; aLog: Binding; dtBias: Binding; dy: GpuBuffer; da: GpuBuffer; dlog: GpuBuffer },
@@ -97,7 +97,10 @@ export function sigmoidBackward(gpu: Gpu, dy: GpuBuffer, y: GpuBuffer, dx: GpuBu
   dispatchFlat(gpu, paths.sigmoid, { BACKWARD: 1 }, [dy, y, dx], { count }, count)
 }
 
-/** y = x with a share `rate` of values zeroed and the rest scaled up; the same seed zeroes the same values. @param width `values` is a multiple of it */
+/**
+ * y = x with a fraction `rate` of its values zeroed and the rest scaled up; the same seed zeroes the same values. @param width `values` is a multiple
+ * of it
+ */
 export function dropout(gpu: Gpu, x: GpuBuffer, y: GpuBuffer, values: Count, rate: number, seed: Count, width = 1): void {
   const { VEC4, count } = elements(values, width)
   dispatchFlat(gpu, paths.dropout, { VEC4 }, [x, y], { count, seed, rate }, count)

@@ -1,4 +1,4 @@
-// y = 1 / (1 + exp(-x)); BACKWARD: dx = dy s (1 - s) of s = y. Elementwise over `count` values.
+// y = 1 / (1 + exp(-x)); BACKWARD: dx = dy s (1 - s), given s = y. Elementwise over `count` values.
 struct Params { count: u32 }
 #if BACKWARD
 @group(0) @binding(0) var<storage, read> dy: array<f32>;

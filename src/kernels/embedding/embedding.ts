@@ -1,4 +1,4 @@
-/** Token embedding: rows of a weight; and the ids that a generation step takes from the one before. */
+/** Token embedding: rows of a weight. Also the token ids that a generation step takes from the step before. */
 import { fileURLToPath } from 'node:url'
 import type { Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
@@ -19,10 +19,10 @@ export function embedding(gpu: Gpu, ids: GpuBuffer, weight: Weight, y: GpuBuffer
   }
 }
 
-/** What `given` ids are marked with that stand for a place in `drawn`. */
+/** Added to an id in `given` to mark it as an index into `drawn`. */
 export const fromDrawn = 2 ** 31
 
-/** ids[i] = given[i], or drawn[given[i] - fromDrawn] where it is marked; all u32. */
+/** ids[i] = given[i], or if that is marked, drawn[given[i] - fromDrawn]; all u32. */
 export function feedIds(gpu: Gpu, given: GpuBuffer, drawn: GpuBuffer, ids: GpuBuffer, rows: Count): void {
   dispatchFlat(gpu, feedPath, {}, [given, drawn, ids], { rows }, rows)
 }

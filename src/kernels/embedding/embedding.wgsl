@@ -1,6 +1,5 @@
-// Rows of a weight, widened: y[t, :] = W[ids[t], :]; W (N, K) bf16 or float32, y (rows, K). BY8: eight values an invocation, else one
-// (K not a multiple of 8; W then lies in a buffer). Ids outside [first_row, first_row + n) belong to another slice of W.
-// SCALE: times `scale`.
+// Rows of a weight, widened: y[t, :] = W[ids[t], :]; W (N, K) bf16 or float32, y (rows, K). BY8: eight values per invocation, else one (K is not a
+// multiple of 8; W then lies in a buffer). Ids outside [first_row, first_row + n) belong to another slice of W. SCALE: times `scale`.
 #if SCALE
 struct Params { rows: u32, k: u32, first_row: u32, n: u32, w_fold: u32, w_texels: u32, scale: f32 }
 #else

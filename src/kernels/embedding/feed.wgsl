@@ -1,5 +1,5 @@
-// Token ids of a generation step: ids[i] = given[i], or, where its highest bit is set, the token that the step before drew in place given[i] - 2^31. So a step
-// need not wait until the host knows those tokens.
+// Token ids of a generation step: ids[i] = given[i], or if its highest bit is set, the token that the step before drew at index given[i] - 2^31. So a
+// step need not wait until the host knows those tokens.
 struct Params { rows: u32 }
 @group(0) @binding(0) var<storage, read> given: array<u32>;
 @group(0) @binding(1) var<storage, read> drawn: array<u32>;

@@ -1,16 +1,18 @@
-// The values of weights that are held in GGUF's blocks (ggml's block_q* structures; the constants of a format are in quantised.ts), rounded to bf16. K256: blocks of
-// 256 values, else of 32. Every product of a scale and a small integer is exact in float32, and so each value is rounded once, however a compiler fuses: the bits
-// of gguf-dequant.ts. word_of(which, at) is word `at` of the blocks of weight `which`; the file that includes this defines it. Loading words is apart from decoding
-// them, so that loads can be prefetched.
+// The values of weights that are stored in GGUF's blocks (ggml's block_q* structures; the constants of a format are in quantised.ts), rounded to
+// bf16. K256: blocks of 256 values, else of 32.
+// Every product of a scale and a small integer is exact in float32, so each value is rounded once, however a compiler fuses operations: the bits are
+// those of gguf-dequant.ts. The including file defines word_of(which, at), which is word `at` of the blocks of weight `which`. Loading words is
+// separate from decoding them, so that loads can be prefetched.
 
-// Of four values: words of the 32 that they are of (`stretch`; place & 1 at last where scales of two bytes lie behind all blocks), and their own.
+// The words of four values: those of the stretch of 32 values to which they belong (in formats whose two-byte scales come after all blocks, `stretch`
+// ends with place & 1), and their own.
 struct Words { stretch: vec4u, own: vec4u }
-// What 32 values have in common.
+// What the 32 values of a stretch have in common.
 struct Stretch { scale: f32, least: f32, fifths: u32 }
 
 fn half_word(word: u32, second: bool) -> u32 { return select(word & 0xffffu, word >> 16u, second); }
 
-// The value of f16 bits. Not unpack2x16float: scales are often subnormal, and a device may make those 0.
+// The value of f16 bits. Not unpack2x16float, as scales are often subnormal, and a device may flush those to 0.
 fn half(bits: u32) -> f32 {
   let sign = (bits & 0x8000u) << 16u;
   let exponent = (bits >> 10u) & 31u;
@@ -21,12 +23,12 @@ fn half(bits: u32) -> f32 {
   return bitcast<f32>(sign | select(select(normal, special, exponent == 31u), small, exponent == 0u));
 }
 
-// Four bytes of a word as numbers, or the halves of them, with one bit of each of `fifths` above.
+// The four bytes of a word as numbers, or their low or high halves, with one bit of each of `fifths` above.
 fn signed_of(word: u32) -> vec4f { return vec4f(bitcast<vec4i>(vec4u(word) << vec4u(24u, 16u, 8u, 0u)) >> vec4u(24u)); }
 fn numbers(word: u32) -> vec4f { return vec4f(bitcast<vec4i>((vec4u(word) >> vec4u(0u, 8u, 16u, 24u)) & vec4u(255u))); }
 fn halves_of(word: u32, shift: u32) -> u32 { return (word >> shift) & 0x0f0f0f0fu; }
 
-// What a stretch of the block `place` among all is made of; `scales` is the first word of the scales that lie behind all blocks.
+// The common words of a stretch in block number `place`; `scales` is the first word of the scales that come after all blocks.
 fn common_words(which: u32, place: u32, scales: u32) -> vec4u {
   let at = place * $(WORDS)u;
 #if K256
@@ -48,7 +50,7 @@ fn common_words(which: u32, place: u32, scales: u32) -> vec4u {
 #endif
 #endif
 }
-// What values 4i .. 4i + 3, i in 0 .. 7, of stretch j (0 .. 7; 0 in blocks of 32) are made of besides.
+// The own words of values 4i .. 4i + 3, i in 0 .. 7, of stretch j (0 .. 7; 0 in blocks of 32).
 fn own_words(which: u32, place: u32, j: u32, i: u32) -> vec4u {
   let at = place * $(WORDS)u;
 #if K256
@@ -137,13 +139,13 @@ fn four(words: vec4u, j: u32, s: Stretch, i: u32) -> vec4f {
 }
 #endif
 
-// bf16 bits in the upper half of each, to nearest, ties to even; no NaN that comes of `half` has bits that would be carried out of.
+// Rounds to bf16 bits in the upper half of each word, to nearest, ties to even. No NaN that `half` gives has bits from which this would carry out.
 fn rounded(v: vec4f) -> vec4u {
   let u = bitcast<vec4u>(v);
   return u + 0x7fffu + ((u >> vec4u(16u)) & vec4u(1u));
 }
 
-// Values c .. c + 3 of a row of `columns` of weight `which`, in words, and what they are; c is a multiple of 4.
+// The words of values c .. c + 3 in a row of `columns` values of weight `which`, and below, their values; c is a multiple of 4.
 fn words_at(which: u32, row: u32, columns: u32, c: u32, scales: u32) -> Words {
   let place = row * (columns / $(VALUES)u) + c / $(VALUES)u;
   return Words(common_words(which, place, scales), own_words(which, place, c / 32u % $(VALUES / 32)u, c / 4u % 8u));

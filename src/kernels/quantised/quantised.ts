@@ -1,7 +1,7 @@
 /**
- * Weights that are held in a GGUF file's blocks of few bits: a model takes 4.5 to 8.5 bits a weight, and the numbers are those of one that was widened when it
- * was loaded. Products of few rows on GPUs read the blocks (matmul/blocks.ts). All others read values, so those of one weight at a time are widened into room
- * that the weights of all layers share, right before they are used.
+ * Weights that stay in the blocks of a GGUF file, with a few bits per value: a model takes 4.5 to 8.5 bits per weight, and gives the same numbers as
+ * one that was widened when it was loaded. Products of few rows on GPUs read the blocks (matmul/blocks.ts). All others read values, so one weight at
+ * a time is widened, right before its use, into room that the weights of all layers share.
  */
 import { fileURLToPath } from 'node:url'
 import { UserError } from '../../common/errors.ts'
@@ -14,16 +14,16 @@ import { allocateTogether, copyPanels, kindOf, type Weight, type WeightBlocks, t
 const path = fileURLToPath(new URL('widen.wgsl', import.meta.url))
 
 interface Format {
-  /** Values and bytes of a block in a file. */
+  /** Number of values, and of bytes in the file, of a block. */
   values: 32 | 256
   bytes: number
-  /** Where a scale of two bytes lies that makes a block no whole words. On the GPU these scales follow after all blocks. */
+  /** Byte at which a two-byte scale lies, if because of it a block is not whole words. On the GPU these scales come after all blocks. */
   split?: number
-  /** Of blocks.wgsl. QUANTS: where the small integers begin, without such a scale. */
+  /** Constants of blocks.wgsl. QUANTS: where the small integers begin, after removal of that scale. */
   constants: Record<string, number>
 }
 
-/** By their names in ggml. */
+/** Formats by their names in ggml. */
 const FORMATS = {
   Q4_0: { values: 32, bytes: 18, split: 0, constants: { QUANTS: 0, CENTER: 8 } },
   Q4_1: { values: 32, bytes: 20, constants: { QUANTS: 4, MINIMUM: 1 } },
@@ -38,15 +38,15 @@ export type QuantisedFormat = keyof typeof FORMATS
 
 const formatOf = (name: QuantisedFormat): Format => FORMATS[name]
 
-/** Whether a format's name is one whose blocks are read here. */
+/** Whether `name` is a format whose blocks can be read here. */
 export const isQuantised = (name: string): name is QuantisedFormat => Object.hasOwn(FORMATS, name)
 
-/** Bytes of a row of so many values. */
+/** Bytes of a row of `columns` values. */
 export const quantisedBytes = (format: QuantisedFormat, columns: number): number =>
   (columns / FORMATS[format].values) * FORMATS[format].bytes
 
 /**
- * Room for the values of weights of one width that are read together (`allocateTogether`), to be shared by those of all layers.
+ * Allocates room for the values of weights of one width that are read together (`allocateTogether`), to be shared by those of all layers.
  * @returns as `allocateTogether`
  */
 export function allocateRooms(
@@ -69,9 +69,9 @@ export function allocateRooms(
 }
 
 /**
- * A weight in blocks, not filled yet.
- * @param room one of `allocateRooms` of the same shape: of the weights that share it the one that was used last has its values there
- * @throws UserError for a weight that is more than the adapter binds
+ * Allocates a weight in blocks without filling it.
+ * @param room one of `allocateRooms`, of the same shape; it holds the values of the weight that used it last
+ * @throws UserError if the weight is larger than the adapter binds
  */
 export function allocateBlocks(gpu: Gpu, label: string, room: Weight, format: QuantisedFormat): Weight {
   const bytes = room.rows * quantisedBytes(format, room.columns)
@@ -91,7 +91,7 @@ export function writeBlocks(gpu: Gpu, { storage, format }: WeightBlocks, data: U
   gpu.write(storage, split === undefined ? data : inWords(data, bytes, split))
 }
 
-/** Blocks without the scale that they have at byte `split`, and then these scales. */
+/** The blocks without the scale at byte `split`, and then these scales. */
 function inWords(data: Uint8Array, bytes: number, split: number): Uint8Array {
   const blocks = data.length / bytes
   const rest = bytes - 2
@@ -106,22 +106,25 @@ function inWords(data: Uint8Array, bytes: number, split: number): Uint8Array {
   return out
 }
 
-/** The constants of a format that blocks.wgsl wants. */
+/** The constants of blocks.wgsl for a format. */
 export function blockConstants(format: QuantisedFormat): Constants {
   const { values: VALUES, bytes, constants } = formatOf(format)
   return { VALUES, WORDS: Math.floor(bytes / 4), ...constants }
 }
 
-/** At which word of a weight's blocks the scales of two bytes begin, where its format has them behind all blocks. */
+/** The word of a weight's blocks at which the two-byte scales begin, if its format has them after all blocks. */
 export function scalesAt(format: QuantisedFormat, rows: number, columns: number): number {
   const { VALUES, WORDS } = blockConstants(format)
   return rows * (columns / VALUES) * WORDS
 }
 
-/** What each room holds: a weight's blocks, as of a stretch of recorded commands that no others come between. */
+/** What each room holds: which weight's blocks, and in which uninterrupted stretch of recorded commands they were widened. */
 const held = new WeakMap<Weight, string>()
 
-/** Records that the values of a weight are where its slices say; to be called before each use. Nothing for a weight that is not in blocks. */
+/**
+ * Records commands that put the values of a weight where its slices say. To be called before each use. Does nothing for a weight that is not in
+ * blocks.
+ */
 export function widen(gpu: Gpu, weight: Weight): void {
   if (!weight.blocks) return
   const { storage, room } = weight.blocks
@@ -142,7 +145,7 @@ function widenSlice(gpu: Gpu, weight: Weight, { format, storage }: WeightBlocks,
   if (!mirror) return dispatchFlat(gpu, path, constants, [storage, slice.storage], params, rows * texels)
   const kernel = gpu.kernel(path, { ...constants, PANELS: 1, W_PANEL: panel, LANES: Math.max(panel, 8) })
   gpu.dispatch(kernel, [storage, mirror], params, perRow(Math.ceil(rows / panel)))
-  // Whole panels: others' rows in them are as they were.
+  // Whole panels, in which the rows of other weights stay as they were.
   const first = Math.floor(at / panel)
   const bytes = texels * panel * 16
   copyPanels(gpu, mirror, slice, { first, count: Math.ceil((at + rows) / panel) - first, bytes, offset: first * bytes })

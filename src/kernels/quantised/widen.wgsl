@@ -1,7 +1,8 @@
-// The values of a weight that is held in GGUF's blocks (blocks.wgsl), in bf16: rows first_row .. of the weight become rows w_row .. of a storage slice as of
-// weight.wgsl, or of the buffer that is copied into its texture (panels of W_PANEL rows; 1: row after row). The scales of two bytes begin at word `scales`.
-// Eight values an invocation; for CPU drivers (PANELS), which divide lane by lane and store neighbouring lanes as one stretch, a workgroup is the rows of a panel and
-// goes along them, 32 values a turn; eight lanes at least.
+// Widens a weight in GGUF blocks (blocks.wgsl) to bf16: rows of the weight from first_row on become rows of a storage slice from w_row on, as in
+// weight.wgsl, or of the buffer that is copied into its texture (panels of W_PANEL rows; 1: row after row). The two-byte scales begin at word
+// `scales`.
+// Eight values per invocation. On CPU drivers (PANELS), which divide lane by lane and combine the stores of neighbouring lanes, a workgroup has the
+// rows of a panel and walks along them, 32 values per iteration, with at least eight lanes.
 struct Params { rows: u32, k: u32, first_row: u32, w_row: u32, w_texels: u32, scales: u32 }
 @group(0) @binding(0) var<storage, read> blocks: array<u32>;
 @group(0) @binding(1) var<storage, read_write> w_data: array<vec4u>;

@@ -1,4 +1,4 @@
-// What the kernels of this folder share: texels of their weights, and where a lane keeps the normalised rows that it reads.
+// Shared by the kernels of this folder: how texels of their weights are loaded, and where a lane keeps the normalised rows that it reads.
 #include "lanes.wgsl"
 #include "bf16.wgsl"
 #include "layout_cpu.wgsl"

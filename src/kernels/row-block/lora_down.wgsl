@@ -1,4 +1,5 @@
-// Scaled x_S A_gᵀ of the block's rows for the adapters g of G .. G_END, K values a row: lane l has rank 8 R + l of row m in xa_g_R_m. Order of the sum: as of lora/down_cpu.wgsl.
+// Scaled product x_S A_g^T of the block's rows for the adapters g of G .. G_END, with K values per row: lane l has rank 8 R + l of row m in xa_g_R_m.
+// Order of the sum: as in lora/down_cpu.wgsl.
 #if LORA
 #for g in G..G_END
 #for R in 0..LORA

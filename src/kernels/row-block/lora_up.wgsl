@@ -1,4 +1,5 @@
-// Adds LoRA to a tile: xa_g B_gᵀ, g = G for columns j < SPAN, G + 1 for those behind them; rows col_j of B_g, which begins at vec4 b_g of the bank.
+// Adds LoRA's second product, with B, to a tile: adapter g = G for columns j < SPAN, G + 1 for those after them; rows col_j of B_g, which begins at
+// vec4 b_g of the bank.
 #if LORA
 #for R in 0..LORA
       {

@@ -1,4 +1,4 @@
-// RMSNorm of the block's rows of to_norm (rows, H): with the order of the sum of norm/rms_norm.wgsl.
+// RMSNorm of the block's rows of to_norm (rows, H), with the order of the sum of norm/rms_norm.wgsl.
 #for i in 0..2*MT/LANES
   var rstd$(i) = 0.0;
 #end

@@ -1,4 +1,4 @@
-// One row of the tile: unrolled for all of them, stores would be most of what the driver compiles (see matmul/nt_cpu.wgsl).
+// Selects one row of the tile: unrolled for all rows, stores would be most of what the driver compiles (see matmul/nt_cpu.wgsl).
 #for j in 0..NT
         var out_$(j) = acc_0_$(j);
 #for r in 1..MT

@@ -1,6 +1,8 @@
-// What a layer does before attention, of MT rows a workgroup, for CPU drivers with subgroups of LANES, 8: RMSNorm of x, q, k and v of it, and of each row what norm_rope_cache.wgsl
-// does: norms of the heads of q and k (PLAIN: none), RoPE, and k and v into the cache, in textures. Why in one kernel, and LORA: mlp_cpu.wgsl; adapters 0: q, 1: k, 2: v.
-// x (rows, H), q (rows, NQ), k, v (rows, NKV): scratch. W_0 (NQ + 2 NKV, H): q, below it k, then v; bf16. H, NQ and NKV are multiples of 64. Heads have PER_LANE * LANES channels.
+// What a layer computes before attention, for MT rows per workgroup, on CPU drivers with subgroups of LANES, 8: RMSNorm of x, then q, k and v, and
+// for each row what norm_rope_cache.wgsl does: norms of the heads of q and k (PLAIN: none), RoPE, and k and v into the cache, in textures.
+// mlp_cpu.wgsl says why this is one kernel, and what LORA is; adapters 0: q, 1: k, 2: v.
+// x (rows, H), q (rows, NQ), k, v (rows, NKV): scratch. W_0 (NQ + 2 NKV, H): q, then k, then v, one below the other; bf16. H, NQ and NKV are
+// multiples of 64. Heads have PER_LANE * LANES channels.
 struct Params { rows: u32, k: u32, eps: f32, eps_q: f32, eps_k: f32, heads: u32, kv_heads: u32, a_0: u32, a_1: u32, a_2: u32, b_0: u32, b_1: u32, b_2: u32, scale_0: f32, scale_1: f32, scale_2: f32 }
 @group(0) @binding(0) var<storage, read> x: array<f32>;
 @group(0) @binding(1) var<storage, read> gain: array<vec4f>;
@@ -37,7 +39,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #let G_END = 3
 #include "lora_down.wgsl"
     for (var n0 = zero; n0 < $(NQ+2*NKV)u; n0 += $(8*LANES)u) {
-      // Of which of the three a tile is, and its columns there.
+      // To which of the three a tile belongs, and its columns there.
       let s = u32(n0 >= $(NQ)u) + u32(n0 >= $(NQ+NKV)u);
       let n = select($(NKV)u, $(NQ)u, s == 0u);
       let before = pick(s, 0u, $(NQ)u, $(NQ+NKV)u);

@@ -1,7 +1,8 @@
 /**
- * All of a layer but attention in two kernels for CPU drivers: what lies before attention (qkv_cpu.wgsl) and what lies behind it (mlp_cpu.wgsl), none of which mixes rows.
- * A workgroup takes a block of rows through one product after the other. A narrow model's products are so short that a driver of this kind takes longer to
- * begin and end a dispatch with all its threads than to compute one; these are eight dispatches less a layer, and every bit is as it is one by one.
+ * All of a layer except attention in two kernels, for CPU drivers: what comes before attention (qkv_cpu.wgsl) and what comes after it (mlp_cpu.wgsl).
+ * Neither mixes rows, so a workgroup takes a block of rows through one product after the other. The products of a narrow model are so short that such
+ * a driver takes longer to begin and end a dispatch with all its threads than to compute one. These kernels save eight dispatches per layer, with the
+ * same bits as separate ones.
  */
 import { availableParallelism } from 'node:os'
 import { fileURLToPath } from 'node:url'
@@ -18,19 +19,22 @@ import { takesNormRope } from '../rope/rope.ts'
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = { qkv: file('qkv_cpu.wgsl'), mlp: file('mlp_cpu.wgsl') }
 
-/** A projection, with the matrices of its adapter: A (rank, K), B (N, rank) in one bank. */
+/** A projection with the matrices of its adapter, A (rank, K) and B (N, rank), in one bank. */
 export interface BlockProjection {
   weight: Weight
   lora?: { a: BufferRange; b: BufferRange; rank: number; scale: number }
 }
 
-/** Most bytes of a layer's weights: every thread of the driver reads all of them, so they are to stay in a cache of its own, or nearly so. */
+/** Limit of the bytes of a layer's weights: every thread of the driver reads all of them, so they should (nearly) fit its own cache. */
 const mostBytes = 2.5 * 2 ** 20
-/** Widest input that is normalised: each lane keeps its part of the block's rows. */
+/** Widest input that is normalised, as each lane keeps its part of the block's rows. */
 const mostHidden = 384
-/** Highest rank: the block's x Aᵀ stay in registers. */
+/** Highest rank, as the block's x Aᵀ stay in registers. */
 const mostRank = 16
-/** Microseconds that a block of so many rows takes a thread, of a million weights, and those that the dispatches take that fall away (bench/LOG.md): no more than their ratio counts. */
+/**
+ * Microseconds that a thread takes for a block of `height` rows and a million weights, and those that the saved dispatches would take (bench/LOG.md).
+ * Only their ratio matters.
+ */
 const costs = [
   { height: 4, cost: 400 },
   { height: 8, cost: 600 },
@@ -39,8 +43,8 @@ const costs = [
 const dispatches = 270
 
 /**
- * Rows of a workgroup for a layer of so many weights: those with which the driver's threads are through first, of equal ones the higher. Undefined where that takes longer than
- * to share each product among all threads.
+ * Rows per workgroup for a layer with this many weights: the height with which the driver's threads finish first, or the largest such height.
+ * Undefined if sharing each product among all threads is faster.
  */
 export function blockRows(rows: number, weights: number, threads = availableParallelism()): number | undefined {
   const ways = costs.map(({ height, cost }) => {
@@ -52,8 +56,8 @@ export function blockRows(rows: number, weights: number, threads = availablePara
 }
 
 /**
- * Rows of a workgroup where both kernels take a layer's projections, for so many rows; undefined where they do not, or not as fast as one product after the other.
- * @param groups projections whose weights lie in one storage, and by one another: [q, k, v], [o], [gate, up], [down]
+ * Rows per workgroup if both kernels take a layer's projections for this many rows. Undefined if they do not, or if separate products are faster.
+ * @param groups projections, grouped by those that lie one after the other in one storage: [q, k, v], [o], [gate, up], [down]
  */
 export function rowBlocks(
   gpu: Gpu,
@@ -84,7 +88,7 @@ export function rowBlocks(
   return taken ? blockRows(rows, weights) : undefined
 }
 
-/** Whether these weights are all there is in one texture of bf16, one after the other. */
+/** Whether these weights, one after the other, are all that one bf16 texture holds. */
 function together(projections: BlockProjection[]): boolean {
   let at = 0
   const { storage } = projections[0].weight.slices[0]
@@ -97,19 +101,19 @@ function together(projections: BlockProjection[]): boolean {
   })
 }
 
-/** What lies before attention, as `normRopeIntoCache` after `linearGroup` has it. */
+/** What comes before attention: what `linearGroup` and then `normRopeIntoCache` compute. */
 interface QkvBlock {
-  /** Rows of a workgroup: 4, 8 or 16. */
+  /** Rows per workgroup: 4, 8 or 16. */
   height: number
   x: GpuBuffer
   norm: InputNorm
   /** q, k, v. */
   projections: BlockProjection[]
-  /** Over the heads of q, of k; none where they have none. */
+  /** Norms over the heads of q and of k; undefined if there are none. */
   norms?: InputNorm[]
-  /** (rows, heads * headDim): turned. */
+  /** Output, rotated: (rows, heads * headDim). */
   q: GpuBuffer
-  /** (rows, kvHeads * headDim) each: room for what the kernel puts down in between. */
+  /** Scratch for intermediate results: (rows, kvHeads * headDim) each. */
   between: [GpuBuffer, GpuBuffer]
   slots: GpuBuffer
   table: GpuBuffer
@@ -118,7 +122,7 @@ interface QkvBlock {
   headDim: number
 }
 
-/** RMSNorm of x (rows, hidden), q, k and v of it, RMSNorm of the heads of q and k, RoPE, and k and v into the cache. */
+/** Computes RMSNorm of x (rows, hidden), q, k and v from it, RMSNorm of the heads of q and k, RoPE, and writes k and v to the cache. */
 export function qkvBlock(gpu: Gpu, rows: number, t: QkvBlock): void {
   const [q, k] = t.projections.map(({ weight }) => weight)
   const { base, params, bank, groups } = common(gpu, rows, q.columns, t)
@@ -133,22 +137,22 @@ export function qkvBlock(gpu: Gpu, rows: number, t: QkvBlock): void {
   gpu.dispatch(kernel, bindings, { ...params, ...heads }, groups)
 }
 
-/** What lies behind attention. */
+/** What comes after attention. */
 interface MlpBlock {
-  /** Rows of a workgroup: 4, 8 or 16. */
+  /** Rows per workgroup: 4, 8 or 16. */
   height: number
-  /** What attention gives: (rows, heads * headDim). */
+  /** Output of attention: (rows, heads * headDim). */
   attended: GpuBuffer
   /** The layer's input, (rows, hidden). */
   residual: GpuBuffer
-  /** Of the MLP's input. */
+  /** Norm of the MLP's input. */
   norm: InputNorm
   /** o, gate, up, down. */
   projections: BlockProjection[]
   gate: Gate
   /** (rows, hidden). */
   y: GpuBuffer
-  /** (rows, inner): room for what the kernel puts down in between. */
+  /** Scratch for intermediate results: (rows, inner). */
   gated: GpuBuffer
 }
 

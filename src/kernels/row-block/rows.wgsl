@@ -1,6 +1,7 @@
 // The rows m0 .. end of a workgroup, and the one of every four that a lane loads.
-  // Loops begin at a 0 that the driver's compiler cannot know. It unrolls those of up to 32 iterations where it knows their number, or guesses it from the length of an array
-  // that the counter indexes; unrolled, blocks of 4 and 8 rows took 2 to 8 times as long to compile (bench/LOG.md, "Loops that the driver writes out").
+// Loops begin at a 0 that the driver's compiler cannot know. It unrolls loops of up to 32 iterations if it knows their number, or guesses it from the
+// length of an array that the counter indexes. Unrolled, blocks of 4 and 8 rows took 2 to 8 times as long to compile (bench/LOG.md, "Loops that the
+// driver writes out").
   let zero = p.rows >> 31u;
   let m0 = group.x * $(MT)u;
 #for i in 0..2*MT/LANES

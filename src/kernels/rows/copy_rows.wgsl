@@ -1,5 +1,5 @@
-// Copies rows inside a buffer, or (BOTH) inside two alike: row pairs[i].y becomes what row pairs[i].x is. For pages of the KV cache, and states. No row is both
-// read and written. Rows are `width` words.
+// Copies rows within a buffer, or with BOTH within two buffers alike: row pairs[i].y becomes a copy of row pairs[i].x. For pages of the KV cache, and
+// for states. No row is both read and written. Rows have `width` words.
 struct Params { count: u32, width: u32 }
 @group(0) @binding(0) var<storage, read_write> a: array<u32>;
 @group(0) @binding(1) var<storage, read> pairs: array<vec2u>;

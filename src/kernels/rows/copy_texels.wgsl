@@ -1,5 +1,6 @@
-// Copies rows of KV caches in textures (kv_place.wgsl), which a kernel cannot both read and write, by way of `between`: row x of each of `count` pairs
-// from `first` on, of a and of b, goes there, or (OUT) what is there goes to row y. between (2, count, KV_WIDTH): first the rows of a, then those of b.
+// Copies rows of KV caches in textures (kv_place.wgsl). A kernel cannot both read and write a texture, so they go through `between`: row x of each of
+// `count` pairs from `first` on, of a and of b, is copied there, or (OUT) what is there is copied to row y. between (2, count, KV_WIDTH): first the
+// rows of a, then those of b.
 struct Params { first: u32, count: u32 }
 #if OUT
 @group(0) @binding(0) var a: texture_storage_2d<rgba32float, write>;

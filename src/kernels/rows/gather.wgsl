@@ -1,4 +1,4 @@
-// out[i] = x[index[i]] for `rows` rows of `width` elements: float32 values, or VEC4 four of them.
+// out[i] = x[index[i]] for `rows` rows of `width` elements; an element is a float32 value, or with VEC4 four of them.
 struct Params { rows: u32, width: u32 }
 #if VEC4
 alias E = vec4f;

@@ -1,4 +1,4 @@
-/** Moving rows: gather, and the ordered sum that is a gather's backward. */
+/** Moves rows: gather, and the ordered sum that is the gradient of a gather. */
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import { GpuTexture, type GpuBuffer } from '../../gpu/pool.ts'
@@ -15,7 +15,7 @@ const paths = {
   split: file('split_heads.wgsl'),
 }
 
-/** Elements of a row: of four values where it has as many. */
+/** Elements of a row, of four values each if its width allows it. */
 function elementsOf(width: number): { VEC4: number; elements: number } {
   return width % 4 === 0 ? { VEC4: 1, elements: width / 4 } : { VEC4: 0, elements: width }
 }
@@ -34,8 +34,8 @@ export interface RowLists {
 }
 
 /**
- * out[o] (+)= sum of the rows of x that `lists` names for o, in their order, times `scale`.
- * @param target writes output o to row target[o], where that lies in [firstRow, limit)
+ * out[o] (+)= sum of the rows of x that `lists` gives for o, in their order, times `scale`.
+ * @param target writes output o to row target[o], if that lies in [firstRow, limit)
  */
 export function addRowLists(
   gpu: Gpu,
@@ -59,15 +59,16 @@ export function addRowLists(
   )
 }
 
-/** Copies rows of `words` 4-byte words inside one or two buffers: pairs (count) vec2u of from and to. No row is both. */
+/** Copies rows of `words` 4-byte words within one or two buffers: pairs (count) vec2u of source and destination. No row is both. */
 export function copyRows(gpu: Gpu, [a, ...b]: [GpuBuffer, GpuBuffer?], pairs: GpuBuffer, count: number, words: number): void {
   const both = b.filter((buffer) => buffer !== undefined)
   dispatchFlat(gpu, paths.copy, { BOTH: both.length }, [a, pairs, ...both], { count, width: words }, count * words)
 }
 
 /**
- * `copyRows` inside the keys and the values of a cache: both in buffers, or both in textures as of `kvTextures`.
- * @param between where they lie in textures: what rows of both go by, 8 * words bytes a pair; with room for fewer pairs than there are they go in turns
+ * `copyRows` for the keys and the values of a cache: both in buffers, or both in textures from `kvTextures`.
+ * @param between needed for textures: intermediate room for rows of both, 8 * words bytes per pair; with room for fewer pairs than there are, they
+ * are copied in several steps
  */
 export function copyCacheRows(
   gpu: Gpu,
@@ -89,7 +90,9 @@ export function copyCacheRows(
   }
 }
 
-/** x (rows, heads * 2 * headDim) into a and b (rows, heads * headDim): of each head the first half, and the second; `join` the other way. */
+/**
+ * Splits x (rows, heads * 2 * headDim) into a and b (rows, heads * headDim), the first and second half of each head; with `join` the other way round.
+ */
 export function splitHeads(
   gpu: Gpu,
   { x, a, b }: { x: GpuBuffer; a: GpuBuffer; b: GpuBuffer },

@@ -1,5 +1,5 @@
-// x (rows, heads * 2 D) has two halves of D for each head: a and b (rows, heads * D) are the first and the second ones. JOIN: x of a and b.
-// An element is a value of a and that of b, or VEC4 four of each side by side.
+// x (rows, heads * 2 D) has two halves of D for each head: a and b (rows, heads * D) are the first and the second halves. JOIN: x from a and b. An
+// element is one value of a and the one of b, or with VEC4 four neighbouring ones of each.
 struct Params { count: u32, width: u32 }
 #if VEC4
 alias E = vec4f;
