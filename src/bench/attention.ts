@@ -1,4 +1,4 @@
-/** Attention: forward and backward over one packed sequence, and decode of many sequences over a cache. */
+/** Attention benchmarks: forward and backward over one packed sequence, and decode of many sequences over a cache. */
 import { Random } from '../common/random.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
@@ -16,9 +16,9 @@ export const attentionForms = ['forward', 'backward', 'decode'] as const
 type AttentionForm = (typeof attentionForms)[number]
 
 /**
- * Attention of one sequence of `length` tokens (forward, backward), or one token of each of `sequences` with `length` keys (decode).
- * Counts the products that the result asks for: two forward, five backward, of heads x head size x keys seen.
- * @param units backward on the adapter's matrix units: in its own shape, or in one to try
+ * Attention of one sequence of `length` tokens (forward, backward), or of one token in each of `sequences` with `length` keys (decode). Counts the
+ * products that the result needs: two forward, five backward, of heads x head size x keys seen.
+ * @param units run the backward pass on the adapter's matrix units, in its own shape or in a given one
  */
 export function attentionCase(
   form: AttentionForm,
@@ -47,12 +47,12 @@ export function attentionCase(
   }
 }
 
-/** Shapes of backward on matrix units to measure beside the adapter's own, which on a GPU is the first. */
+/** Shapes of the backward pass on matrix units to measure beside the adapter's own, which on a GPU is the first. */
 export const unitShapes: UnitShape[] = [64, 32].flatMap((RT) =>
   [32, 16].flatMap((KT) => [1, 0].map((HOLD) => ({ RT, KT, HOLD }))),
 )
 
-/** Whether backward takes matrix units with such heads here, in this shape of its kernels. */
+/** Whether the backward pass can use matrix units for such heads here, with this shape of its kernels. */
 export function attentionTakesUnits(gpu: Gpu, s: HeadShape, shape?: UnitShape): boolean {
   if (!hasUnits(gpu, s.headDim)) return false
   useMatrixUnits(gpu)
@@ -61,18 +61,21 @@ export function attentionTakesUnits(gpu: Gpu, s: HeadShape, shape?: UnitShape): 
   return kernels.every(Boolean)
 }
 
-/** Rows of one sequence, or the last token of many, each with keys of its own: where a row's keys begin, and its position. */
+/** The rows of one sequence, or the last token of many sequences, each with its own keys: where a row's keys begin, and its position. */
 interface Layout {
   rows: number
   length: number
   keyRows: number
 }
 
-/** Rows of a page of a cache, as engines have them, and of the pages of so many. */
+/** Rows of a cache page, as in engines; below, the rows of the pages that hold `length` keys. */
 const pageSize = 16
 const inPages = (length: number): number => Math.ceil(length / pageSize) * pageSize
 
-/** A cache of these keys and values as an engine of this adapter has it, page after page, in textures or in buffers; and room for what splits of a row's keys leave. */
+/**
+ * A cache of these keys and values as an engine on this adapter has it, page after page, in textures or in buffers; also buffers for the partial
+ * results of the splits of a row's keys.
+ */
 function cacheOf(
   gpu: Gpu,
   t: Record<'k' | 'v', GpuBuffer> & Record<'hk' | 'hv', Float32Array>,
@@ -105,7 +108,7 @@ function cacheOf(
   return { paged, tensors: { ...data, parts: sums, stats }, held: [pages, sums, stats, ...(textures ?? [])] }
 }
 
-/** Rows of a cache, (rows, kv heads, D), in the order that a texture has them: in a page the rows of a head follow each other (kv-texture.ts). */
+/** Rows of a cache, (rows, kv heads, D), in the order of a texture: within a page, the rows of a head follow each other (kv-texture.ts). */
 function byHeads(values: Float32Array, { kvHeads, headDim: D }: HeadShape): Float32Array {
   const out = new Float32Array(values.length)
   for (let at = 0; at < values.length; at += D) {
@@ -147,7 +150,7 @@ function open(
   held.push(...(cache?.held ?? []))
   const forward = () => attention(gpu, { q, k, v, info, o, lse, ...cache?.tensors }, rows, s, { neighbours: !decode, ...cache })
 
-  /** Probabilities of a row's keys for a head, in float64, and where each key begins. */
+  /** Probabilities of a row's keys for one head, in float64, and where each key begins. */
   const softmax = (row: number, head: number) => {
     const at = (row * H + head) * D
     const ka = Array.from({ length: position(row) + 1 }, (_, j) => ((first(row) + j) * KV + Math.floor(head / (H / KV))) * D)
@@ -177,7 +180,7 @@ function open(
   const dq = poisoned(gpu, rows * H * D, 'dq')
   const [dk, dv] = [0, 1].map(() => poisoned(gpu, keyRows * KV * D, 'dk, dv'))
   held.push(soft, dq, dk, dv)
-  /** Gradients of the scores of a row's keys for a head. */
+  /** Gradients of the scores of a row's keys for one head. */
   const dScores = (row: number, head: number) => {
     const { at, ka, p } = softmax(row, head)
     const dp = ka.map((key) => dot(hdO, at, hv, key, D))
@@ -198,7 +201,7 @@ function open(
       }
       const few = { random, tolerance: units ? tolerances.softmaxF16 : tolerances.softmax, points: Math.min(points, 100) }
       const worst = [checkPoints(`${name} dq`, await gpu.readF32(dq, rows * H * D), wantQ, few)]
-      // A key's gradient sums over all rows that see it: late keys, which few see, and the first of all.
+      // A key's gradient is a sum over all rows that see it, so the sample has late keys, which few rows see, and the first key.
       const sampled = [0, keyRows - 1, ...Array.from({ length: 6 }, () => keyRows - 1 - random.int(Math.min(keyRows, 32)))]
       if (keyRows > 600) sampled.shift()
       for (const [part, buffer] of [

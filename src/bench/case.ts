@@ -1,4 +1,4 @@
-/** One kernel at one size: what it needs, how it is checked, what it counts. */
+/** A benchmark case, one kernel at one size: what it needs, how it is checked, and what it counts. */
 import type { Gpu } from '../gpu/gpu.ts'
 import { peakOf, type Peaks } from './peaks.ts'
 import { bestSeconds, timeCalls, type TimingOptions } from './timing.ts'
@@ -13,24 +13,24 @@ export interface KernelCase {
   name: string
   /** Sizes: '512 x 1536 x 576'. */
   shape: string
-  /** Whose sizes these are. */
+  /** The model whose sizes these are. */
   of: string
-  /** Multiplications and additions of a call that the result asks for, whatever the kernel recomputes. */
+  /** Multiplications and additions that the result of a call needs, whatever the kernel recomputes. */
   flops: number
-  /** Bytes that a call must at least read and write. */
+  /** Bytes that a call must read and write at least. */
   bytes: number
-  /** Largest binding, in bytes: the case is left out where the adapter binds less. */
+  /** Largest binding in bytes. The case is skipped if the adapter binds less. */
   binding: number
-  /** Set where the product runs on matrix units: its share is of their peak. */
+  /** Set if the product runs on matrix units: its share is then that of their peak. */
   units?: boolean
   open(gpu: Gpu): OpenCase
 }
 
-/** A case with its buffers. */
+/** A case with its buffers allocated. */
 export interface OpenCase {
   /** Records one call. */
   run(): void
-  /** Holds the result of `run` against float64. Gives the largest relative error; @throws CheckError */
+  /** Compares the result of `run` with float64. @returns the largest relative error @throws CheckError */
   check(): Promise<number>
   release(): void
 }
@@ -40,9 +40,9 @@ export interface KernelRow {
   name: string
   shape: string
   of: string
-  /** Milliseconds of a call by the clock. */
+  /** Milliseconds per call by the clock. */
   ms: number
-  /** Rates by the better clock (timing.ts), 0 where the case counts none. */
+  /** Rates by the better of the two times (timing.ts); 0 if the case does not count that. */
   gflops: number
   gbs: number
   /** Shares of the adapter's measured peaks. */
@@ -51,7 +51,7 @@ export interface KernelRow {
   /** Largest relative error of the check. */
   error: number
   units?: boolean
-  /** How many times as fast as a plain kernel with one output an invocation. */
+  /** How many times as fast it is as a plain kernel with one output per invocation. */
   timesPlain?: number
 }
 
@@ -72,7 +72,7 @@ export function whyNot(gpu: Gpu, { binding }: KernelCase): string | undefined {
   return `it binds ${Math.ceil(binding / 2 ** 20)} MiB at a time and this adapter at most ${Math.floor(maxBinding / 2 ** 20)}`
 }
 
-/** Checks a case, then times it. @throws CheckError naming it where its result is wrong */
+/** Checks a case, then times it. @throws CheckError naming the case if its result is wrong */
 export async function runCase(gpu: Gpu, one: KernelCase, peaks: Peaks, options: TimingOptions): Promise<KernelRow> {
   const open = one.open(gpu)
   try {

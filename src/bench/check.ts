@@ -1,33 +1,33 @@
-/** Holds a kernel's output against float64 sums at sampled points, before it is timed. */
+/** Compares a kernel's output with float64 results at sampled points, before it is timed. */
 import type { Random } from '../common/random.ts'
 
-/** A benchmark's own result was wrong; the message names the case. */
+/** Thrown if a benchmark's own result is wrong; the message names the case. */
 export class CheckError extends Error {
   override name = 'CheckError'
 }
 
-/** A value in float64, and the size by which its error is measured (that of its terms, or of itself). */
+/** A float64 value, and the size relative to which its error is measured (that of its terms, or its own). */
 export interface Expected {
   value: number
   size: number
 }
 
-/** How far |got - value| / size may be, by kind of work. float32 rounds to 6e-8. */
+/** Limits of |got - value| / size by kind of work. float32 rounds to 6e-8. */
 export const tolerances = {
-  /** Sums of products: the size is the root of the number of terms times the sum of their squares. */
+  /** Sums of products. The size is the square root of the number of terms times the sum of their squares. */
   sum: 1e-5,
-  /** exp or a division by a sum on top. */
+  /** With exp or a division by a sum in addition. */
   softmax: 5e-5,
-  /** Operands rounded to f16. */
+  /** With operands rounded to f16. */
   f16: 3e-4,
-  /** Gradients of attention with weights of such operands: an error of a score is one of its weight, too. */
+  /** Gradients of attention from such operands: an error of a score is also one of its weight. */
   softmaxF16: 1e-2,
 }
 
 /**
- * Compares `got` at 400 points, its first and last among them.
+ * Compares `got` at 400 points, including its first and last.
  * @returns the largest |got - value| / size
- * @throws CheckError naming the case and the point where that is more than `tolerance`, or NaN
+ * @throws CheckError naming the case and the point, if that exceeds `tolerance` or is NaN
  */
 export function checkPoints(
   name: string,
@@ -48,7 +48,7 @@ export function checkPoints(
   return worst
 }
 
-/** The float64 sum of `count` terms, with the size of a sum of so many of them. */
+/** The float64 sum of `count` terms, with the size of such a sum. */
 export function sumOf(count: number, term: (t: number) => number): Expected {
   let [value, squares] = [0, 0]
   for (let t = 0; t < count; t++) {

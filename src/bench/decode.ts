@@ -1,6 +1,7 @@
 /**
- * How fast the engine generates: prompts shared by some sequences, all requests at once, tokens a second with the prompts and of decode steps alone.
- * Before it is timed, what it generated is scored by the trainer's forward pass: the log-probabilities must agree.
+ * Measures how fast the engine generates, with prompts that are shared by some sequences and all requests submitted at once: tokens per second
+ * including the prompts, and of decode steps alone. Before the timing, the generated tokens are scored by the trainer's forward pass: the
+ * log-probabilities must agree.
  */
 import { availableParallelism } from 'node:os'
 import { hashSeed, Random } from '../common/random.ts'
@@ -19,19 +20,19 @@ import { kernelShares, modelFlops, type KernelShares } from './usage.ts'
 
 export interface DecodeSize {
   sequences: number
-  /** Sequences that share a prompt. */
+  /** Number of sequences that share a prompt. */
   shared: number
   promptTokens: number
   /** New tokens of each sequence; at least 8. */
   tokens: number
-  /** Whether the decoder was loaded for matrix units: MFU is a share of their peak. Default: no. */
+  /** Whether the decoder was loaded for matrix units; MFU is then a share of their peak. Default: no. */
   matrixUnits?: boolean
 }
 
 export interface DecodeRow extends DecodeSize {
   group: 'decode'
   model: string
-  /** Prompts included, and of steps that only decode. */
+  /** Including the prompts; and of steps that only decode. */
   tokensPerSecond: number
   decodeTokensPerSecond: number
   stepMs: number
@@ -39,7 +40,7 @@ export interface DecodeRow extends DecodeSize {
   stepJavaScriptMs: number
   dispatches: number
   submits: number
-  /** Buffers, bind groups and kernels made in the last round. */
+  /** Number of buffers, bind groups and kernels created in the last round. */
   madeAfterWarmUp: number
   mfu: number
   idleShare?: number
@@ -49,13 +50,13 @@ export interface DecodeRow extends DecodeSize {
   error: number
 }
 
-/** Engine and trainer agree to the bit on one adapter; this much would be a fault of one of them. */
+/** Engine and trainer agree to the bit on one adapter; this large a difference would be a bug in one of them. */
 const tolerance = 1e-4
 
 /**
- * Measures decode at one number of sequences.
- * @param rounds of which the best of each figure counts, since other processes only take away
- * @throws CheckError where the trainer gives a generated token another log-probability
+ * Measures decode with one number of sequences.
+ * @param rounds number of rounds, of which the best value of each figure counts, since other processes can only slow it down
+ * @throws CheckError if the trainer gives a generated token another log-probability
  */
 export async function benchDecode(decoder: Decoder, size: DecodeSize, peaks: Peaks, rounds: number): Promise<DecodeRow> {
   const { gpu, config } = decoder
@@ -67,7 +68,7 @@ export async function benchDecode(decoder: Decoder, size: DecodeSize, peaks: Pea
     const error = await scoringError(decoder, size, await round(engine, size, 0))
     const figures = await timed(gpu, engine, size, rounds)
     const kernels = gpu.facts.timestamps ? await profiled(gpu, engine, size) : undefined
-    // A token sees its prompt and half of its completion on average.
+    // On average, a token sees its prompt and half of its completion.
     const keys = promptTokens + tokens / 2
     const attention = 4 * config.layers * config.heads * config.headDim * keys
     const flops = sequences * (modelFlops(config, [1], 1, 'nothing') + attention)
@@ -82,13 +83,13 @@ export async function benchDecode(decoder: Decoder, size: DecodeSize, peaks: Pea
   }
 }
 
-/** The prompt that a sequence has in a round. */
+/** The prompt of a sequence in a round. */
 function promptOf({ shared, promptTokens }: DecodeSize, vocabulary: number, index: number, i: number): number[] {
   const random = new Random(hashSeed(index, Math.floor(i / shared)))
   return Array.from({ length: promptTokens }, () => random.int(vocabulary))
 }
 
-/** All requests at once; the prompts of each round are new. */
+/** Submits all requests at once; each round has new prompts. */
 async function round(engine: Engine, size: DecodeSize, index: number): Promise<GenerationResult[]> {
   const { vocabSize } = engine.decoder.config
   const settings = { ...plainSampling, max_tokens: size.tokens }
@@ -102,7 +103,10 @@ async function until(engine: Engine, steps: number): Promise<void> {
   while (engine.stats().decodeSteps < steps) await new Promise((resolve) => setTimeout(resolve, 2))
 }
 
-/** Largest difference of a log-probability between engine and trainer, of the first and the last sequence of round 0. */
+/**
+ * The largest difference of a log-probability between engine and trainer, over the first and the last sequence of round 0. @throws CheckError if it
+ * is too large
+ */
 async function scoringError(decoder: Decoder, size: DecodeSize, results: GenerationResult[]): Promise<number> {
   let worst = 0
   for (const i of new Set([0, results.length - 1])) {
@@ -127,7 +131,7 @@ async function timed(gpu: Gpu, engine: Engine, size: DecodeSize, rounds: number)
   for (let i = 0; i < rounds; i++) {
     const begin = performance.now()
     const running = round(engine, size, i + 1)
-    // Past the prompts, which all come in the first steps, and the steps that end nothing but decode.
+    // Wait until the prompts are past, all of which come in the first steps. From then on steps only decode.
     await until(engine, engine.stats().decodeSteps + 2)
     const steps = engine.stats().decodeSteps
     const [wall, script, driver] = [performance.now(), process.threadCpuUsage(), driverSeconds()]
@@ -150,7 +154,7 @@ async function timed(gpu: Gpu, engine: Engine, size: DecodeSize, rounds: number)
   return { ...best, ...counts, idleShare }
 }
 
-/** Kernels of decode steps; timestamps around a kernel add some 20 us to it on a software adapter. */
+/** Times of kernels in decode steps. On a software adapter, timestamps add some 20 us to each kernel. */
 async function profiled(gpu: Gpu, engine: Engine, size: DecodeSize): Promise<KernelShares> {
   const running = round(engine, size, 99)
   await until(engine, engine.stats().decodeSteps + 2)

@@ -1,4 +1,4 @@
-/** The output head: log-probabilities of given tokens, without and with the gradient to the hidden rows. */
+/** Output head benchmarks: log-probabilities of given tokens, with and without the gradient of the hidden rows. */
 import { logprobHead } from '../autograd/ops/head.ts'
 import { Tape } from '../autograd/tape.ts'
 import { Random } from '../common/random.ts'
@@ -12,7 +12,7 @@ import { poisoned, randomBf16, randomFloats } from './data.ts'
 export const headForms = ['log-probabilities', 'with gradient'] as const
 type HeadForm = (typeof headForms)[number]
 
-/** The head of `rows` scored tokens over a vocabulary, from hidden rows of `width`. */
+/** The head for `rows` scored tokens over a vocabulary, from hidden rows of `width` values. */
 export function headCase(form: HeadForm, rows: number, vocabulary: number, width: number, of: string): KernelCase {
   const shape = `${rows} x ${vocabulary} x ${width}`
   const products = form === 'with gradient' ? 2 : 1
@@ -56,7 +56,7 @@ function open(
     out.release()
     tape.done(rowsIn)
   }
-  /** Logits of some rows in float64; the weight's rows are widened one by one. */
+  /** Logits of some rows in float64. The weight's rows are widened one by one. */
   const logitsOf = (wanted: number[]): Float64Array[] => {
     const all = wanted.map(() => new Float64Array(vocabulary))
     const words = new Uint32Array(width)
@@ -71,7 +71,7 @@ function open(
     }
     return all
   }
-  /** Few rows: each is a product with the whole vocabulary. */
+  /** Only a few rows, as each is a product with the whole vocabulary. */
   const sampled = [...new Set([0, rows - 1])]
   return {
     run,

@@ -11,18 +11,21 @@ import type { Peaks } from './peaks.ts'
 import { samplerCase, samplerForms } from './sampler.ts'
 import type { TimingOptions } from './timing.ts'
 
-/** A model's sizes under a name. */
+/** A model's sizes, and a name for them. */
 export interface NamedShape {
   name: string
   config: ModelConfig
 }
 
 interface KernelPlan {
-  /** The first has all sizes; further ones, on a software adapter, the few that show whether larger matrices fare differently. */
+  /**
+   * All sizes of the first model are measured. On a software adapter, of the others only the few that show whether larger matrices perform
+   * differently.
+   */
   models: NamedShape[]
-  /** Rows of products; other groups derive theirs. */
+  /** Rows of products, from which other groups derive theirs. */
   rows?: number[]
-  /** A few small sizes, for trying out. */
+  /** Only a few small sizes, for a trial. */
   quick?: boolean
 }
 
@@ -91,7 +94,7 @@ function samplerCases(gpu: Gpu, of: string, config: ModelConfig, plan: KernelPla
   return samplerForms.flatMap((form) => rows.map((r) => samplerCase(form, r, vocabulary, of)))
 }
 
-/** Small (an adapter) and as large as is bound at a time. */
+/** One small optimizer step (an adapter), and one as large as is bound at a time. */
 function optimizerCases(gpu: Gpu, plan: KernelPlan): KernelCase[] {
   const most = Math.min(gpu.facts.limits.maxBinding, 512 * MIB) / 4
   const counts = plan.quick ? [2 ** 16] : [2.5 * MIB, Math.floor(most / MIB) * MIB]
@@ -100,7 +103,7 @@ function optimizerCases(gpu: Gpu, plan: KernelPlan): KernelCase[] {
   )
 }
 
-/** A case that was left out, and why. */
+/** A case that was skipped, and the reason. */
 export interface Skipped {
   case: string
   why: string
@@ -113,7 +116,7 @@ interface KernelReport {
 
 /**
  * Checks and times the cases of some groups.
- * @param progress hears of each case before it runs @throws CheckError naming the first case whose result is wrong
+ * @param progress called with each case before it runs @throws CheckError naming the first case whose result is wrong
  */
 export async function benchKernels(
   gpu: Gpu,

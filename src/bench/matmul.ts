@@ -1,4 +1,4 @@
-/** The products of a linear layer: forward (with LoRA), backward to the input and to the weight. */
+/** Benchmarks of a linear layer's products: forward (with and without LoRA), gradient of the input, gradient of the weight. */
 import { fileURLToPath } from 'node:url'
 import { Random } from '../common/random.ts'
 import type { Gpu } from '../gpu/gpu.ts'
@@ -13,7 +13,7 @@ import { valueOfBf16 } from '../common/bf16.ts'
 import { poisoned, randomBf16, randomFloats } from './data.ts'
 import { bestSeconds, timeCalls } from './timing.ts'
 
-/** Forms: nt (forward), lora (forward with rank 8), nn (backward to the input), tn (backward to the weight). */
+/** nt: forward; lora: forward with LoRA of rank 8; nn: gradient of the input; tn: gradient of the weight. */
 export const matmulForms = ['nt', 'lora', 'nn', 'tn'] as const
 export type MatmulForm = (typeof matmulForms)[number]
 
@@ -22,14 +22,14 @@ const formWords: Record<MatmulForm, string> = { nt: 'forward', lora: 'forward, L
 const rank = 8
 const plain = fileURLToPath(new URL('plain.wgsl', import.meta.url))
 
-/** A linear layer's size, N outputs of K inputs, and whose it is. */
+/** Size of a linear layer, with N outputs and K inputs, and the model that has it. */
 interface LinearShape {
   n: number
   k: number
   of: string
 }
 
-/** The sizes of a model's linear layers, each once. */
+/** The sizes of a model's linear layers, each listed once. */
 export function linearShapesOf(name: string, config: ModelConfig): LinearShape[] {
   const found = new Map<string, LinearShape & { modules: Set<string> }>()
   for (const [path, [n, k]] of linearShapes(config)) {
@@ -41,7 +41,7 @@ export function linearShapesOf(name: string, config: ModelConfig): LinearShape[]
   return [...found.values()].map(({ n, k, modules }) => ({ n, k, of: `${name} ${[...modules].join(', ')}` }))
 }
 
-/** One product. `units`: on the adapter's matrix units. */
+/** The case of one product. `units`: on the adapter's matrix units. */
 export function matmulCase(form: MatmulForm, rows: number, { n, k, of }: LinearShape, units = false): KernelCase {
   const inner = k + (form === 'lora' ? rank : 0)
   const weightBytes = n * k * (form === 'tn' ? 4 : 2)
@@ -63,7 +63,7 @@ function openMatmul(gpu: Gpu, form: MatmulForm, rows: number, n: number, k: numb
   const weightBits = randomBf16(n * k, 'weight', 1)
   const [hx, hdy] = [randomFloats(rows * k, 'x'), randomFloats(rows * n, 'dy')]
   const [hxa, hb] = [randomFloats(rows * rank, 'xa'), randomFloats(n * rank, 'b')]
-  // Weights that matrix units read lie in buffers.
+  // With matrix units in use, the weight is put in a buffer, which they read.
   if (units) useMatrixUnits(gpu)
   const weight = uploadWeight(gpu, 'w', n, k, weightBits)
   if (units) useMatrixUnits(gpu, false)
@@ -93,7 +93,7 @@ function openMatmul(gpu: Gpu, form: MatmulForm, rows: number, n: number, k: numb
   const { run, terms, term } = forms[form]
   return {
     run() {
-      // As if they had just been made: staging them counts.
+      // Marks the operands as newly written, so that the time includes staging them.
       for (const operand of [x, dy]) operand.writes++
       if (units) useMatrixUnits(gpu)
       run()
@@ -111,13 +111,13 @@ function openMatmul(gpu: Gpu, form: MatmulForm, rows: number, n: number, k: numb
   }
 }
 
-/** Whether the adapter's matrix units could take the forward products of this width. */
+/** Whether the adapter's matrix units could take forward products of this width. */
 export function hasUnits(gpu: Gpu, k: number): boolean {
   const { matrixUnits, f16, subgroupSize } = gpu.facts
   return matrixUnits.length > 0 && f16 && subgroupSize > 0 && k % 8 === 0
 }
 
-/** GFLOP/s of a plain kernel with one output an invocation, at 32 rows. */
+/** GFLOP/s of a plain kernel with one output per invocation, at 32 rows. */
 export async function plainRate(gpu: Gpu, { n, k }: LinearShape, repeats = 2): Promise<number> {
   const rows = 32
   const [x, y] = [gpu.upload(randomFloats(rows * k, 'x'), 'x'), gpu.pool.acquire(rows * n * 4, 'y')]

@@ -1,4 +1,4 @@
-/** Kernels that only move numbers: RMSNorm with its gradients, and the MLP's gate. */
+/** Benchmarks of kernels that mostly move data: RMSNorm with its gradients, and the MLP's gate. */
 import { Random } from '../common/random.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
@@ -11,7 +11,7 @@ import { poisoned, randomFloats } from './data.ts'
 export const normForms = ['forward', 'backward', 'gain', 'SiLU gate'] as const
 type NormForm = (typeof normForms)[number]
 
-/** Arrays of rows x channels that a call reads and writes. */
+/** Number of arrays of rows x channels that a call reads and writes. */
 const moved: Record<NormForm, number> = { forward: 2, backward: 4, gain: 2, 'SiLU gate': 3 }
 
 export function normCase(form: NormForm, rows: number, channels: number, of: string): KernelCase {

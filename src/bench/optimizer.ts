@@ -1,4 +1,4 @@
-/** What an optimizer step runs over all parameters: AdamW, the sum of squares, and rounding masters into working copies. */
+/** Benchmarks of what an optimizer step runs over all parameters: AdamW, the sum of squares, and rounding masters into working copies. */
 import { Random } from '../common/random.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
@@ -14,7 +14,9 @@ import { poisoned, randomBf16, randomFloats } from './data.ts'
 export const optimizerForms = ['AdamW', 'AdamW, 8 bits', 'sum of squares', 'rounding'] as const
 type OptimizerForm = (typeof optimizerForms)[number]
 
-/** Bytes a parameter: AdamW reads four values and writes three, of 8 bits the moments; rounding reads float32 and writes bf16. */
+/**
+ * Bytes per parameter: AdamW reads four values and writes three, with moments of 8 bits in the second form; rounding reads float32 and writes bf16.
+ */
 const bytesEach: Record<OptimizerForm, number> = { AdamW: 28, 'AdamW, 8 bits': 16, 'sum of squares': 4, rounding: 6 }
 /** Width of the matrix that is rounded. */
 const width = 1024
@@ -48,7 +50,7 @@ function openAdamW(gpu: Gpu, name: string, count: number): OpenCase {
   host[3] = host[3].map((v) => v * v)
   const [w, g, m, v] = host
   const [parameters, gradients, m1, m2] = host.map((data) => gpu.upload(data, 'optimizer', { exact: true }))
-  // (norm, clip, finite), as the norm's kernel leaves it
+  // (norm, clip, finite), as the kernel of the norm writes it.
   const norm = gpu.upload(Float32Array.of(1, settings.clip, 1), 'norm')
   const tensors = { parameters, gradients, m: m1, v: m2, norm }
   let calls = 0
@@ -62,7 +64,7 @@ function openAdamW(gpu: Gpu, name: string, count: number): OpenCase {
   }
 }
 
-/** Parameters after `calls` equal steps from (w, g, m, v), in float64. */
+/** Compares the parameters after `calls` equal steps from (w, g, m, v) with float64. */
 async function checkAdamW(
   gpu: Gpu,
   name: string,
@@ -79,14 +81,17 @@ async function checkAdamW(
       const denominator = Math.sqrt(second) / Math.sqrt(1 - beta2 ** step) + eps
       value = value * (1 - lr * weightDecay) - ((lr / (1 - beta1 ** step)) * first) / denominator
     }
-    // As large as what changes it: a moment near 0 makes a long step.
+    // The size is at least that of the change: a moment near 0 makes a large step.
     return { value, size: Math.max(1, Math.abs(w[i] - value)) }
   }
   const got = await gpu.readF32(parameters, w.length)
   return checkPoints(name, got, want, { random: new Random(5), tolerance: tolerances.sum })
 }
 
-/** Any byte is a code; a block's scale is 1. Only the first step is known: then the moments are rounded. */
+/**
+ * The moments are random bytes, as any byte is a code, and each block's scale is 1. Only the first step is checked, as the moments are rounded after
+ * it.
+ */
 function openAdamW8bit(gpu: Gpu, name: string, count: number): OpenCase {
   const [w, g] = ['w', 'g'].map((label) => randomFloats(count, label))
   const [mCodes, vCodes] = ['m', 'v'].map((label) => new Uint8Array(randomBf16(count / 2, label).buffer))
@@ -121,7 +126,7 @@ function openSquares(gpu: Gpu, name: string, count: number): OpenCase {
   }
 }
 
-/** Rounds a matrix of `width` columns; it is read back by multiplying unit vectors with it. */
+/** Rounds a matrix of `width` columns, and reads it back by multiplying unit vectors with it. */
 function openRounding(gpu: Gpu, name: string, count: number): OpenCase {
   const rows = count / width
   const host = randomFloats(count, 'master')

@@ -1,4 +1,7 @@
-/** What this adapter can do at best, measured: multiply-adds in registers, matrix units in registers, a copy. Kernels are shown as shares of these. */
+/**
+ * Measures the best that this adapter can do: multiply-adds in registers, matrix units in registers, and a copy. Kernels are shown as shares of these
+ * peaks.
+ */
 import { availableParallelism } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import type { MatrixUnit } from '../gpu/adapter.ts'
@@ -9,7 +12,7 @@ import { timeCalls, type TimingOptions } from './timing.ts'
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = { fma: file('peaks.wgsl'), unit: file('unit_peak.wgsl'), copy: file('copy.wgsl') }
 
-/** Work a second: `timed` by the clock, `idle` as an idle machine would do (software adapters only). */
+/** Work per second: `timed` by the clock, `idle` as it would be on an idle machine (software adapters only). */
 export interface Rate {
   timed: number
   idle?: number
@@ -18,22 +21,22 @@ export interface Rate {
 export interface Peaks {
   /** GFLOP/s of a register-only multiply-add loop in float32. */
   fma: Rate
-  /** GFLOP/s of a register-only loop on matrix units, f16 into float32; missing where the adapter shows none. */
+  /** GFLOP/s of a register-only loop on matrix units, f16 into float32; missing if the adapter has none. */
   units?: Rate & { unit: MatrixUnit }
-  /** GB/s of a copy, bytes read and bytes written: the better of the driver's copy between buffers and a kernel. */
+  /** GB/s of a copy, counting bytes read and bytes written: the better of the driver's copy between buffers and a kernel. */
   copy: Rate
 }
 
-/** The better of the two figures: what a share is taken of. */
+/** The better of the two figures, on which shares are based. */
 export const peakOf = (rate: Rate): number => rate.idle ?? rate.timed
 
-/** How much of `work` (in billions) a second `run` does. */
+/** Measures how much of `work` `run` does per second, in billions. */
 async function rateOf(gpu: Gpu, name: string, work: number, run: () => void, options: TimingOptions): Promise<Rate> {
   const { clock, idle } = await timeCalls(gpu, name, run, options)
   return { timed: work / clock / 1e9, ...(idle === undefined ? {} : { idle: work / idle / 1e9 }) }
 }
 
-/** @throws Error where a loop's result is wrong */
+/** Measures all peaks. @throws Error if a loop's result is wrong */
 export async function measurePeaks(gpu: Gpu, options: TimingOptions = {}): Promise<Peaks> {
   return { fma: await fmaPeak(gpu, options), copy: await copyPeak(gpu, options), ...(await unitPeak(gpu, options)) }
 }
@@ -72,7 +75,7 @@ async function copyPeak(gpu: Gpu, options: TimingOptions): Promise<Rate> {
   const bytes = Math.min(gpu.facts.software ? 64 << 20 : 2 ** 30, gpu.facts.limits.maxBinding)
   const [from, to] = ['from', 'to'].map((label) => gpu.pool.acquire(bytes, label, { exact: true }))
   const { clock, idle } = await timeCalls(gpu, 'peak copy', () => gpu.copy(from, 0, to, 0, bytes), options)
-  // A software adapter copies with one thread, so its processor time is what the copy takes.
+  // A software adapter copies with one thread, so the copy takes that thread's processor time.
   const alone = idle === undefined ? undefined : Math.min(clock, idle * availableParallelism())
   const copy: Rate = { timed: (2 * bytes) / clock / 1e9, ...(alone === undefined ? {} : { idle: (2 * bytes) / alone / 1e9 }) }
   const count = bytes / 16
@@ -88,7 +91,7 @@ async function copyPeak(gpu: Gpu, options: TimingOptions): Promise<Rate> {
   return better(copy, kernel)
 }
 
-/** The widest matrix unit's rate in `units`, or nothing. */
+/** The rate of the largest matrix unit as `units`, or nothing. */
 async function unitPeak(gpu: Gpu, options: TimingOptions): Promise<{ units?: Peaks['units'] }> {
   const { matrixUnits, subgroupSize, f16, software } = gpu.facts
   if (!f16 || subgroupSize === 0) return {}

@@ -1,4 +1,4 @@
-// y[m,n] = sum_k x[m,k] W[n,k] with one output an invocation: what a plain kernel gives. W is packed bf16, two to a u32.
+// y[m,n] = sum_k x[m,k] W[n,k] with one output per invocation: the plain kernel for comparison. W is packed bf16, two values per u32.
 struct Params { rows: u32, n: u32, k: u32 }
 @group(0) @binding(0) var<storage, read> x: array<f32>;
 @group(0) @binding(1) var<storage, read> w: array<u32>;

@@ -1,4 +1,4 @@
-/** Plain float64 on the host for reference.ts: rows of values, and what is done with them. */
+/** Plain float64 arithmetic on the host for reference.ts, on rows of values. */
 
 export const matrix = (rows: number, columns: number): Float64Array[] =>
   Array.from({ length: rows }, () => new Float64Array(columns))
@@ -7,18 +7,18 @@ export const plus = (a: Float64Array[], b: Float64Array[]): Float64Array[] => a.
 
 export const times = (a: Float64Array[], factor = 1): Float64Array[] => a.map((row) => row.map((v) => v * factor))
 
-/** The first half of each row, and the second. */
+/** The first half of each row, and the second half. */
 export const halves = (a: Float64Array[]): Float64Array[][] =>
   [0, 1].map((i) => a.map((row) => row.subarray((i * row.length) / 2, ((i + 1) * row.length) / 2)))
 
 export const sigmoid = (z: number): number => 1 / (1 + Math.exp(-z))
 export const silu = (z: number): number => z * sigmoid(z)
-/** GELU in its form with tanh (arXiv 1606.08415). */
+/** GELU, tanh form (arXiv 1606.08415). */
 export const gelu = (z: number): number => 0.5 * z * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (z + 0.044715 * z ** 3)))
 /** log(1 + exp(z)). */
 export const softplus = (z: number): number => Math.max(z, 0) + Math.log1p(Math.exp(-Math.abs(z)))
 
-/** a[i ..] . b[j ..] of n values. */
+/** Dot product of n values: a[i ..] . b[j ..]. */
 export function dot(a: ArrayLike<number>, i: number, b: ArrayLike<number>, j: number, n: number): number {
   let sum = 0
   for (let t = 0; t < n; t++) sum += a[i + t] * b[j + t]
@@ -34,7 +34,7 @@ export function multiply(x: Float64Array[], weight: Float32Array, bias?: Float32
   )
 }
 
-/** RMSNorm of rows, or of each part of a row that is as long as the gain (the heads of q and k). */
+/** RMSNorm of rows, or of each part of a row that has the length of the gain (the heads of q and k). */
 export function rmsNorm(x: Float64Array[], gain: ArrayLike<number>, eps: number): Float64Array[] {
   const n = gain.length
   return x.map((row) => {
@@ -47,7 +47,7 @@ export function rmsNorm(x: Float64Array[], gain: ArrayLike<number>, eps: number)
   })
 }
 
-/** Rotary embedding in place: of each head's first channels the halves are the two coordinates, as many as there are angles. */
+/** Rotary embedding, in place. The two coordinates are the halves of each head's first channels, as many as there are angles. */
 export function rotate(row: Float64Array, headDim: number, inverse: Float32Array, position: number, factor = 1): void {
   const half = inverse.length
   for (let at = 0; at < row.length; at += headDim) {

@@ -1,23 +1,28 @@
-/** What mixes tokens in the float64 reference (reference.ts): attention, the Gated DeltaNets of Qwen3.5, and the gated convolutions of LFM2. */
+/**
+ * The layers that mix tokens in the float64 reference (reference.ts): attention, the Gated DeltaNets of Qwen3.5, and the gated convolutions of LFM2.
+ */
 import { headShape } from '../model/attention-layer.ts'
 import { inverseFrequencies, rotaryFactor } from '../model/rope.ts'
 import { mixerOf, type LinearModule } from '../model/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
 import { dot, matrix, rotate, sigmoid, silu, softplus } from './reference-math.ts'
 
-/** A layer's place in the model, and what is read of it. */
+/** One layer of the model, and functions that read its weights. */
 export interface ReferenceLayer {
   config: ModelConfig
   index: number
-  /** A linear layer of it. */
+  /** Applies one of its linear layers. */
   linear: (module: LinearModule, input: Float64Array[]) => Promise<Float64Array[]>
-  /** The norm with the weight of this name below the layer. @param fromOne whether it multiplies with 1 + that weight, by default as the model's norms do */
+  /**
+   * Applies the norm whose weight has this name below the layer. @param fromOne whether its factors are 1 + that weight; default: as in the model's
+   * norms
+   */
   norm: (name: string, input: Float64Array[], fromOne?: boolean) => Promise<Float64Array[]>
-  /** The values of a tensor below the layer, as the files have them. */
+  /** The values of a tensor below the layer, as they are in the files. */
   values: (name: string) => Promise<Float32Array>
 }
 
-/** What the layer adds to x before its MLP, of normed rows: (rows, hidden). */
+/** What the layer adds to x before its MLP, (rows, hidden), computed from the normalised rows. */
 export async function mixed(layer: ReferenceLayer, x: Float64Array[]): Promise<Float64Array[]> {
   const mixers = { attention, delta: deltaNet, conv: gatedConv }
   return await mixers[mixerOf(layer.config, layer.index)](layer, x)
@@ -27,7 +32,7 @@ async function attention({ config, index, linear, norm }: ReferenceLayer, x: Flo
   const { heads, kvHeads, headDim: D, localRopeTheta, attentionScale: scale = D ** -0.5 } = config
   let [q, k] = [await linear('q_proj', x), await linear('k_proj', x)]
   const v = await linear('v_proj', x)
-  // Qwen3.5's q_proj gives each head's q, then its gate.
+  // Qwen3.5's q_proj gives for each head first q, then its gate.
   const gate = config.qwen35 && partOfHeads(q, heads, D, 1)
   if (gate) q = partOfHeads(q, heads, D, 0)
   if (config.qkNorm) [q, k] = [await norm('self_attn.q_norm', q), await norm('self_attn.k_norm', k)]
@@ -61,13 +66,13 @@ async function attention({ config, index, linear, norm }: ReferenceLayer, x: Flo
   return await linear('o_proj', out)
 }
 
-/** Of rows whose heads have parts of D channels one after the other, one part. */
+/** In each head of a row, which has parts of D channels one after the other, takes part number `part`. */
 function partOfHeads(x: Float64Array[], heads: number, D: number, part: number): Float64Array[] {
   const each = x[0].length / heads
   return x.map((row) => Float64Array.from({ length: heads * D }, (_, c) => row[Math.floor(c / D) * each + part * D + (c % D)]))
 }
 
-/** arXiv 2412.06464, token by token with a state of (keyDim, valueDim) a head. */
+/** The gated delta rule (arXiv 2412.06464), token by token, with a state of (keyDim, valueDim) per head. */
 async function deltaNet({ config, linear, norm, values }: ReferenceLayer, x: Float64Array[]): Promise<Float64Array[]> {
   const { keyHeads, valueHeads, keyDim: K, valueDim: V, taps } = config.qwen35!
   const [qkv, z] = [await linear('in_proj_qkv', x), await linear('in_proj_z', x)]

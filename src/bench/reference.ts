@@ -1,4 +1,6 @@
-/** A decoder in float64 on the host, straight from the definition: what a whole forward pass is held against. Slow on purpose: plain loops. */
+/**
+ * A decoder in float64 on the host, written straight from the definition, with which a whole forward pass is compared. Slow on purpose: plain loops.
+ */
 import { embeddingScale, type ModelTensors } from '../model/decoder-load.ts'
 import { widenBf16 } from '../model/bf16.ts'
 import { lastNormPath, layerPath, linearPath } from '../model/shapes.ts'
@@ -6,8 +8,8 @@ import { gelu, halves, matrix, multiply, plus, rmsNorm, silu, times } from './re
 import { mixed, type ReferenceLayer } from './reference-mixers.ts'
 
 /**
- * Log-probability of each token but the first, by a model as `loadDecoder` would load it with `round`.
- * @param ids a few tokens: a token costs two operations a weight
+ * Log-probability of each token except the first, for the model as `loadDecoder` would load it with `round`.
+ * @param ids a few tokens; each costs two operations per weight
  * @returns ids.length - 1 values
  */
 export async function referenceLogprobs({ config, tensors }: ModelTensors, ids: readonly number[]): Promise<Float64Array> {
@@ -40,7 +42,7 @@ export async function referenceLogprobs({ config, tensors }: ModelTensors, ids: 
       values: (name) => read(layerPath(config, index, name), false),
     }
     const attended = times(await mixed(layer, before ? await layer.norm('input_layernorm', x) : x), residualScale)
-    // Gemma 3 normalises what attention and the MLP give, too, and OLMo 2 that alone.
+    // Gemma 3 also normalises the outputs of attention and the MLP; OLMo 2 normalises only those.
     x = plus(x, after ? await layer.norm('post_attention_layernorm', attended) : attended)
     const wide = before ? await layer.norm(after ? 'pre_feedforward_layernorm' : 'post_attention_layernorm', x) : x
     const both = fusedMlp

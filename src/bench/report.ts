@@ -1,4 +1,4 @@
-/** A report as text: the table on the terminal, and Markdown for docs/performance.md. */
+/** Formats a report as text: tables for the terminal, and Markdown for docs/performance.md. */
 import { kernelGroups, type KernelRow } from './case.ts'
 import type { DecodeRow } from './decode.ts'
 import type { Peaks, Rate } from './peaks.ts'
@@ -7,7 +7,7 @@ import type { StepRow } from './step.ts'
 
 type Row = BenchReport['rows'][number]
 
-/** A heading, and rows of cells; the first `words` columns are text, the others numbers. */
+/** A heading, and rows of cells. The first `words` columns are text, the others numbers. */
 export interface Table {
   title: string
   words: number
@@ -17,7 +17,7 @@ export interface Table {
 
 const percent = (share: number | undefined): string => (share === undefined ? '' : `${(100 * share).toFixed(0)}%`)
 const gib = (bytes: number): string => (bytes / 2 ** 30).toFixed(2)
-/** Three digits, without an exponent. */
+/** Formats a number with three digits, without an exponent. */
 export function digits(value: number): string {
   if (value === 0) return '0'
   const places = Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value))))
@@ -26,7 +26,7 @@ export function digits(value: number): string {
 
 const isKernel = (row: Row): row is KernelRow => (kernelGroups as readonly string[]).includes(row.group)
 
-/** The tables of a report, in the order in which it was run; those without rows are left out. */
+/** The tables of a report, in the order in which it was run, without empty ones. */
 export function tablesOf({ rows, software }: Pick<BenchReport, 'rows' | 'software'>): Table[] {
   const kernels = kernelGroups.map((group) => kernelTable(group, rows.filter(isKernel), software))
   const steps = stepTable(rows.filter((row): row is StepRow => row.group === 'step'))
@@ -98,7 +98,7 @@ function decodeTable(rows: DecodeRow[]): Table {
   return { title: 'decode', words: 1, head, body }
 }
 
-/** Where the time of steps goes, by family of kernels. */
+/** The share of each family of kernels in the time of steps. */
 function sharesTable(rows: (StepRow | DecodeRow)[]): Table {
   const timed = rows.filter((row) => row.kernels)
   const sum = new Map<string, number>()
@@ -112,7 +112,7 @@ function sharesTable(rows: (StepRow | DecodeRow)[]): Table {
   return { title: 'share of kernel time', words: 2, head: ['', 'model', ...families], body }
 }
 
-/** A row in a few words, while others are still measured. */
+/** Describes a row in a few words, to be shown while others are still measured. */
 export function briefly(row: Row): string {
   if (row.group === 'step') return `${digits(row.seconds)} s, ${digits(row.tokensPerSecond)} tokens/s`
   if (row.group === 'decode') return `${digits(row.stepMs)} ms a step, ${digits(row.decodeTokensPerSecond)} tokens/s`
@@ -120,7 +120,7 @@ export function briefly(row: Row): string {
   return `${digits(ms)} ms, ` + (gflops > 0 ? `${percent(ofPeak)} of peak` : `${digits(gbs)} GB/s, ${percent(ofCopy)} of copy`)
 }
 
-/** Lines for a terminal: columns as wide as they must be, numbers to the right. */
+/** A table as lines for a terminal: columns as wide as necessary, numbers aligned right. */
 export function textOf({ words, head, body }: Table): string[] {
   const widths = head.map((cell, i) => Math.max(cell.length, ...body.map((row) => row[i].length)))
   return [head, ...body].map((row) =>
@@ -136,7 +136,7 @@ function markdownOf({ words, head, body }: Table): string[] {
   return [line(head), line(head.map((_, i) => (i < words ? '---' : '---:'))), ...body.map(line)]
 }
 
-/** The peaks, a line each. */
+/** The peaks, one per line. */
 export function peakLines({ fma, units, copy }: Peaks): string[] {
   const text = ({ timed, idle }: Rate, unit: string): string =>
     `${timed.toFixed(1)} ${unit}` + (idle === undefined ? '' : ` by the clock, ${idle.toFixed(1)} on an idle machine`)
@@ -160,7 +160,7 @@ export function reportLines(report: BenchReport): string[] {
   return lines
 }
 
-/** The whole report as Markdown, a section a table. */
+/** The whole report as Markdown, with a section for each table. */
 export function reportMarkdown(report: BenchReport): string {
   const versions = Object.entries(report.versions).map(([name, version]) => `${name} ${version}`)
   const lines = [
@@ -175,7 +175,7 @@ export function reportMarkdown(report: BenchReport): string {
   return lines.join('\n')
 }
 
-/** `page` with `tables` between its marks. @throws Error where it has none */
+/** `page` with `tables` between its marks. @throws Error if it has no marks */
 export function withTables(page: string, tables: string): string {
   const [begin, end] = ['<!-- bench -->', '<!-- /bench -->']
   const [from, to] = [page.indexOf(begin), page.indexOf(end)]

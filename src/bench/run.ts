@@ -1,4 +1,4 @@
-/** What `bench` runs: which groups, on which models, at which sizes; and the report that it leaves. */
+/** What `bench` runs (which groups, on which models, at which sizes), and the report that it returns. */
 import { freemem } from 'node:os'
 import { messageOf, UserError } from '../common/errors.ts'
 import { GpuMemoryError } from '../gpu/errors.ts'
@@ -13,21 +13,21 @@ import { measurePeaks, type Peaks } from './peaks.ts'
 import { modelFor, modelShapes } from './shapes.ts'
 import { benchStep, loraOptionsOf, stepKinds, type StepKind, type StepRow, type StepSize } from './step.ts'
 
-/** Everything that can be asked for. */
+/** All topics that can be requested. */
 export const topics = ['kernels', ...kernelGroups, 'step', 'decode', 'all'] as const
 export type Topic = (typeof topics)[number]
 
 interface BenchOptions {
   topics: Topic[]
-  /** Shape names, folders or GGUF files; by default what suits the adapter. */
+  /** Shape names, folders or GGUF files. Default: what suits the adapter. */
   models?: string[]
-  /** Rows of products, norms, heads and samplers; sequences of decode. */
+  /** Number of rows for products, norms, heads and samplers, and of sequences for decode. */
   rows?: number[]
-  /** Tokens of a step's batch. */
+  /** Number of tokens in a step's batch. */
   tokens?: number
   repeats?: number
   quick?: boolean
-  /** Steps and decode on the adapter's matrix units. */
+  /** Whether steps and decode run on the adapter's matrix units. */
   matrixUnits?: boolean
   /** Versions of the packages, for the report. */
   versions: Record<string, string>
@@ -37,7 +37,7 @@ interface BenchOptions {
 export interface BenchReport {
   bench: 'dawn-rl'
   adapter: string
-  /** The driver's vendor and architecture, as WebGPU names them. */
+  /** The driver's vendor and architecture, as named by WebGPU. */
   driver: string
   software: boolean
   date: string
@@ -48,7 +48,7 @@ export interface BenchReport {
   skipped: Skipped[]
 }
 
-/** Groups of kernels that the topics ask for, in their order. */
+/** Groups of kernels that the requested topics include, in their order. */
 export function groupsOf(asked: readonly Topic[]): KernelGroup[] {
   const everything = asked.includes('all') || asked.includes('kernels')
   return kernelGroups.filter((group) => everything || asked.includes(group))
@@ -56,8 +56,8 @@ export function groupsOf(asked: readonly Topic[]): KernelGroup[] {
 
 /**
  * Runs the benchmarks.
- * @param hooks.progress a line before each case @param hooks.row each result as it comes
- * @throws UserError for a model that is not there; CheckError where a result is wrong
+ * @param hooks.progress receives a line before each case @param hooks.row receives each result as it comes
+ * @throws UserError for a model that does not exist; CheckError if a result is wrong
  */
 export async function runBench(
   gpu: Gpu,
@@ -106,13 +106,13 @@ export async function runBench(
 
 type Hooks = Parameters<typeof runBench>[2] & object
 
-/** SmolLM2 stands for small models everywhere; on a software adapter the 4B model's step would take minutes. */
+/** SmolLM2 stands for small models everywhere. On a software adapter the 4B model's step would take minutes. */
 function usualModels(gpu: Gpu, quick: boolean): string[] {
   if (quick) return ['tiny']
   return gpu.facts.software ? ['tiny', 'smollm2-135m', 'qwen3-0.6b', 'qwen3-4b'] : ['smollm2-135m', 'qwen3-0.6b', 'qwen3-4b']
 }
 
-/** Sizes of a training step: about ten seconds of work on two cores, and enough to fill a GPU. */
+/** Size of a training step: about ten seconds of work on two cores, and enough to fill a GPU. */
 function stepSize(gpu: Gpu, weights: number, options: BenchOptions): StepSize {
   const length = gpu.facts.software ? 128 : 512
   const usual = gpu.facts.software ? (weights < 1e7 ? 2048 : weights < 2e8 ? 512 : 128) : 8192
@@ -126,14 +126,14 @@ function stepSize(gpu: Gpu, weights: number, options: BenchOptions): StepSize {
   }
 }
 
-/** Bytes that a kind of step needs at least, beside activations. */
+/** Bytes that a kind of step needs at least, without activations. */
 function bytesOf(kind: StepKind | 'decode', weights: number): number {
   return kind === 'full' ? weights * (2 + 4 + 4 + 8) : weights * 2
 }
 
-/** Why there is no room, where this machine can tell: WebGPU does not say how much memory a GPU has. */
+/** Explains why there is not enough memory, if this machine can tell: WebGPU does not say how much memory a GPU has. */
 function noRoom(gpu: Gpu, bytes: number): string | undefined {
-  // Drivers and the upload hold weights a second time for a moment.
+  // Drivers, and the upload, hold weights a second time for a moment.
   const free = freemem()
   if (!gpu.facts.software || bytes * 1.3 + 2 ** 30 < free) return undefined
   return `it needs about ${gib(bytes * 1.3)} GiB and this machine has ${gib(free)} GiB free`
@@ -150,12 +150,12 @@ async function stepsOf(gpu: Gpu, ref: string, options: BenchOptions, report: Ben
   for (const kind of stepKinds) {
     const size = stepSize(gpu, weights, options)
     const name = `step ${kind} ${size.sequences} x ${size.length} (${files.name})`
-    // A minute a step on two cores would say little that the smaller models do not.
+    // A step that takes a minute on two cores would say little that smaller models do not.
     if (large && (kind === 'full' || (kind === 'lora' && weights > 1e9))) {
       report.skipped.push({ case: name, why: minutes(ref) })
       continue
     }
-    // Float32 masters and moments are made on the host first, tensor by tensor.
+    // Float32 masters and moments are first made on the host, tensor by tensor.
     await attempt(name, bytesOf(kind, weights), gpu, report, hooks, async () => {
       const row = await benchStep(gpu, files, kind, size, report.peaks, large ? 1 : Math.min(2, options.repeats ?? 2))
       report.rows.push(row)
@@ -205,7 +205,7 @@ async function decodesOf(gpu: Gpu, ref: string, options: BenchOptions, report: B
   files.tensors.close()
 }
 
-/** Runs one case; where the adapter has no room for it, or says so, it is left out with a sentence. */
+/** Runs one case. If memory is short, or it throws UserError or GpuMemoryError, it is skipped, and the reason is recorded. */
 async function attempt(
   name: string,
   bytes: number,

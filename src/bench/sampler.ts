@@ -1,4 +1,4 @@
-/** The draw of tokens: greedy, from the whole distribution, and through top_k and top_p. */
+/** Benchmarks of drawing tokens: greedy, from the whole distribution, and with top_k and top_p. */
 import type { Gpu } from '../gpu/gpu.ts'
 import { drawTokens, packSettings } from '../kernels/sampling/sampling.ts'
 import { CheckError } from './check.ts'
@@ -49,7 +49,7 @@ function open(gpu: Gpu, name: string, form: SamplerForm, rows: number, vocabular
         if (wrong) throw new CheckError(`${name}: token ${token} of row ${row} ${wrong}, so it is not timed.`)
         ranks.push(token)
       })
-      // The same token for every row would pass for each by itself.
+      // If all rows drew the same token, each would pass by itself.
       if (form !== 'greedy' && rows >= 8 && new Set(ranks).size === 1)
         throw new CheckError(`${name}: all rows draw token ${tokens[0]}.`)
       return 0
@@ -58,7 +58,7 @@ function open(gpu: Gpu, name: string, form: SamplerForm, rows: number, vocabular
   }
 }
 
-/** What is wrong with a drawn token, in float64: it must be the largest, or among those that the filter keeps. */
+/** Checks a drawn token in float64: it must be the largest, or among those that the filter keeps. @returns what is wrong */
 function checkToken(form: SamplerForm, logits: Float32Array, token: number): string | undefined {
   if (token >= logits.length) return `is none of ${logits.length}`
   const above = logits.reduce((count, z) => count + Number(z > logits[token]), 0)
@@ -70,6 +70,6 @@ function checkToken(form: SamplerForm, logits: Float32Array, token: number): str
   const total = logits.reduce((sum, z) => sum + weight(z), 0)
   const before = logits.reduce((sum, z) => sum + (z > logits[token] ? weight(z) : 0), 0)
   if (form === 'top_p 0.95') return before / total > 0.95001 ? `lies behind ${before / total} of the probability` : undefined
-  // A draw among the last millionth: a fair one takes it once in a million.
+  // A token in the last millionth of the probability: a fair draw takes one once in a million draws.
   return before / total > 1 - 1e-6 ? 'is next to impossible' : undefined
 }

@@ -1,4 +1,4 @@
-/** Models to measure with: sizes by name with random weights, or files. */
+/** Models to measure: named sizes with random weights, or files. */
 import { existsSync } from 'node:fs'
 import { nearest, UserError } from '../common/errors.ts'
 import type { ModelTensors } from '../model/decoder-load.ts'
@@ -30,7 +30,7 @@ const base: ModelConfig = {
 }
 const qwen3: ModelConfig = { ...base, kvHeads: 8, headDim: 128, vocabSize: 151936 }
 
-/** Sizes as their config.json on the hub has them. */
+/** Sizes as in their config.json on the hub. */
 export const modelShapes: Record<string, ModelConfig> = {
   tiny: base,
   'smollm2-135m': {
@@ -63,7 +63,7 @@ export const modelShapes: Record<string, ModelConfig> = {
     vocabSize: 248320,
     ropeTheta: 1e7,
     qwen35: {
-      // Every fourth layer attends.
+      // Every fourth layer has attention.
       deltaLayers: Array.from({ length: 24 }, (_, i) => i).filter((i) => i % 4 !== 3),
       keyHeads: 16,
       valueHeads: 16,
@@ -89,7 +89,7 @@ export const modelShapes: Record<string, ModelConfig> = {
     normsFromOne: true,
     embeddingScale: Math.sqrt(640),
     embeddingScaleRounded: true,
-    // Every sixth layer sees all tokens before.
+    // Every sixth layer sees all earlier tokens.
     slidingLayers: Array.from({ length: 18 }, (_, i) => i).filter((i) => i % 6 !== 5),
     slidingWindow: 512,
     localRopeTheta: 1e4,
@@ -122,7 +122,7 @@ export const modelShapes: Record<string, ModelConfig> = {
     headDim: 64,
     vocabSize: 65536,
     rmsNormEps: 1e-5,
-    // The others attend.
+    // The other layers have attention.
     shortConv: { layers: [0, 1, 3, 4, 6, 7, 9, 11, 13, 15], taps: 3 },
     maxPositionEmbeddings: 128000,
   },
@@ -148,7 +148,7 @@ export const modelShapes: Record<string, ModelConfig> = {
   },
 }
 
-/** A model of random bf16 weights, made tensor by tensor as it is read; activations keep their size through the layers. */
+/** A model of random bf16 weights, made tensor by tensor as it is read. Activations keep their magnitude through the layers. */
 export function randomModel(name: string, config: ModelConfig): ModelTensors {
   const tensors = madeTensors(config, (tensor, shape) => {
     const length = shape.reduce((a, b) => a * b, 1)
@@ -159,7 +159,7 @@ export function randomModel(name: string, config: ModelConfig): ModelTensors {
 }
 
 /**
- * A model by the name of a shape (random weights), or from a folder or GGUF file.
+ * The model for a shape's name (random weights), or from a folder or GGUF file.
  * @throws UserError for anything else, listing the shapes
  */
 export async function modelFor(ref: string): Promise<ModelTensors> {

@@ -1,4 +1,4 @@
-/** Whole steps: training a LoRA adapter, training every weight, scoring. Each is checked before it is timed. */
+/** Benchmarks of whole steps: training a LoRA adapter, training every weight, and scoring. Each is checked before it is timed. */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -24,13 +24,13 @@ export type StepKind = (typeof stepKinds)[number]
 
 export interface StepSize {
   sequences: number
-  /** Tokens of each. */
+  /** Tokens per sequence. */
   length: number
-  /** Of a micro-batch. Default 2048. */
+  /** Tokens per micro-batch. Default 2048. */
   microBatchTokens?: number
-  /** Layers are computed again going backward. Default: no. */
+  /** Which layers are recomputed in the backward pass. Default: none. */
   checkpointing?: Checkpointing
-  /** Large products on the adapter's matrix units, and MFU as a share of their peak. Default: no. */
+  /** Whether large products run on the adapter's matrix units; MFU is then a share of their peak. Default: no. */
   matrixUnits?: boolean
 }
 
@@ -43,31 +43,31 @@ export interface StepRow extends Omit<Usage, 'seconds'> {
   length: number
   seconds: number
   tokensPerSecond: number
-  /** Share of the adapter's measured peak that the model's own operations make. */
+  /** Share of the adapter's measured peak that is used for the model's own operations. */
   mfu: number
   kernels?: KernelShares
-  /** Of the check: largest difference of a log-probability from float64, or from scoring. */
+  /** Result of the check: the largest difference of a log-probability from float64, or from scoring. */
   error: number
 }
 
 const loraRank = 8
-/** What an adapter of `loraRank` is loaded with. */
+/** How an adapter of `loraRank` is loaded. */
 export const loraOptions = { rank: loraRank, alpha: 32, dropout: 0, targetModules: [...LINEAR_MODULES], seed: 0 }
-/** The same for a model whose modules have other names. */
+/** `loraOptions` for a model whose modules may have other names. */
 export const loraOptionsOf = (config: ModelConfig) => ({ ...loraOptions, targetModules: adapterModules(config, LINEAR_MODULES) })
 
-/** Weights above which the float64 reference would take minutes. */
+/** With more weights than this, the float64 reference would take minutes. */
 const referenceAtMost = 2e8
 const referenceTokens = 5
-/** Largest difference of log-probabilities from float64, over its size. The bar of the tests is 1e-5; random weights are harsher. */
+/** Limit of the difference of log-probabilities from float64, relative to their size. Tests have a limit of 1e-5; random weights are harder. */
 const tolerance = 1e-4
-/** The same where operands are rounded to f16. */
+/** The limit if operands are rounded to f16. */
 const unitsTolerance = 1e-2
 
-/** What a share is taken of. */
+/** The peak on which shares are based. */
 export const peakFor = (peaks: Peaks, matrixUnits: boolean): Rate => (matrixUnits && peaks.units ? peaks.units : peaks.fma)
 
-/** Random tokens of which every one but the first is learned, none sharing a prompt. */
+/** Sequences of random tokens without shared prompts; every token but the first of each is trained on. */
 export function randomSamples({ sequences, length }: StepSize, vocabulary: number): TrainingSample[] {
   return Array.from({ length: sequences }, (_, i) => {
     const random = new Random(hashSeed('bench', i))
@@ -78,13 +78,13 @@ export function randomSamples({ sequences, length }: StepSize, vocabulary: numbe
   })
 }
 
-/** Tokens of a micro-batch: the whole batch where it is small. */
+/** Usual number of tokens in a micro-batch; a smaller batch is one micro-batch. */
 const usualTokens = 2048
 
 /**
  * Measures one kind of step.
- * @param repeats steps that are timed, of which the fastest counts
- * @throws CheckError naming the model and the step where log-probabilities are wrong or a loss does not fall; GpuError where memory runs out
+ * @param repeats number of timed steps, of which the fastest counts
+ * @throws CheckError naming the model and the step if log-probabilities are wrong or a loss does not fall; GpuError if memory runs out
  */
 export async function benchStep(
   gpu: Gpu,
@@ -146,7 +146,7 @@ interface Step {
   release: () => void
 }
 
-/** Log-probabilities of a few tokens against float64, where the model is small enough; gives the largest relative error, else 0. */
+/** Compares log-probabilities of a few tokens with float64, if the model is small enough. @returns the largest relative error, or 0 */
 async function scoringError(
   name: string,
   decoder: Decoder,
@@ -187,7 +187,7 @@ function scoringStep(name: string, decoder: Decoder, files: ModelTensors, sample
   }
 }
 
-/** A trainer of cross-entropy at a learning rate that stays, by default 1e-4. */
+/** A trainer with cross-entropy and a constant learning rate, by default 1e-4. */
 export function benchTrainer(
   decoder: Decoder,
   {

@@ -1,6 +1,6 @@
 /**
- * How long work takes on this adapter: by the clock, and on a software adapter also by the processor time of the driver's threads spread
- * over the cores, which is what an idle machine would take, whatever else runs.
+ * Measures how long work takes on this adapter: by the clock, and on a software adapter also by the processor time of the driver's threads divided by
+ * the cores, which is what an idle machine would take, whatever else is running.
  */
 import { availableParallelism } from 'node:os'
 import { driverSeconds } from '../common/cpu-time.ts'
@@ -8,28 +8,28 @@ import { awakenClock } from '../gpu/clock.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 
 export interface TimingOptions {
-  /** Measurements, of which the best counts; one more goes before them. Default 3. */
+  /** Number of measurements, of which the best counts; one more is made before them. Default 3. */
   repeats?: number
-  /** What one measurement should last, by which the number of calls is chosen. Default 0.1. */
+  /** How long one measurement should take; the number of calls follows from it. Default 0.1. */
   seconds?: number
 }
 
-/** Seconds of one call. */
+/** Seconds per call. */
 interface Timing {
   clock: number
-  /** Software adapters only: processor time of the driver divided by the cores. */
+  /** Software adapters only: the driver's processor time divided by the number of cores. */
   idle?: number
 }
 
-/** Seconds after which a long case is not measured again. */
+/** A long case is not measured again after this many seconds. */
 const enough = 3
 
-/** The better of the two figures: what rates and shares are made of. */
+/** The better of the two figures, on which rates and shares are based. */
 export const bestSeconds = ({ clock, idle }: Timing): number => idle ?? clock
 
 /**
- * Times `run`, which records commands, as many times in a row as fill a measurement.
- * @param name of the wait, so that its length is learned: another one for other work
+ * Times `run`, which records commands, repeating it as often as fills a measurement.
+ * @param name of the wait, whose length is learned; other work needs another name
  */
 export async function timeCalls(gpu: Gpu, name: string, run: () => void, options: TimingOptions): Promise<Timing> {
   const { repeats = 3, seconds = 0.1 } = options
@@ -43,7 +43,7 @@ export async function timeCalls(gpu: Gpu, name: string, run: () => void, options
   }
   await measure(1) // compiles
   const once = await measure(1)
-  // A single call is mostly waiting where it is short.
+  // If a single call is short, it is mostly waiting.
   const { clock } = once.clock < 0.005 ? await measure(8) : once
   const calls = Math.max(1, Math.min(4096, Math.ceil(seconds / clock)))
   if (!gpu.facts.software) await awakenClock(gpu, run, clock)
@@ -52,7 +52,7 @@ export async function timeCalls(gpu: Gpu, name: string, run: () => void, options
   for (let repeat = calls === 1 ? 1 : 0; repeat <= repeats; repeat++) {
     if (repeat > 1 && performance.now() > end) break
     const timing = await measure(calls)
-    if (repeat === 0) continue // teaches the wait how long it takes
+    if (repeat === 0) continue // teaches the wait its length
     best.clock = Math.min(best.clock, timing.clock)
     if (best.idle !== undefined) best.idle = Math.min(best.idle, timing.idle!)
   }

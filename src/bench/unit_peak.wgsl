@@ -1,6 +1,6 @@
-// A register-only loop on matrix units (f16 x f16 -> float32): LEFT x RIGHT fragments a subgroup, `rounds` times acc = left right + acc.
-// left[i,k] = (i % 4) / 4 and right = 1, so every acc[i,j] ends as rounds FK (i % 4) / 4 exactly; a subgroup adds its fragments up:
-// y[subgroup, i, j] = LEFT RIGHT of those. SUBGROUPS of LANES lanes a workgroup.
+// A register-only loop on matrix units (f16 x f16 -> float32): LEFT x RIGHT fragments per subgroup, `rounds` times acc = left right + acc.
+// left[i,k] = (i % 4) / 4 and right = 1, so every acc[i,j] ends as exactly rounds FK (i % 4) / 4. A subgroup adds up its LEFT RIGHT fragments into
+// y[subgroup, i, j]. SUBGROUPS of LANES lanes per workgroup.
 struct Params { rounds: u32 }
 @group(0) @binding(0) var<storage, read_write> y: array<f32>;
 var<workgroup> left_tile: array<f16, $(FM*FK)>;

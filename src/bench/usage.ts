@@ -1,4 +1,4 @@
-/** What a piece of work took beside its time: memory, idle device, kernels, and how much of the peak it used. */
+/** Measures what a piece of work takes besides its time: memory, idle device, kernels, and the share of the peak. */
 import { availableParallelism } from 'node:os'
 import { driverSeconds } from '../common/cpu-time.ts'
 import type { Gpu } from '../gpu/gpu.ts'
@@ -8,11 +8,11 @@ import type { ModelConfig } from '../model/types.ts'
 
 export interface Usage {
   seconds: number
-  /** Software adapters: share of the cores' time that no driver thread ran, while the work was under way. */
+  /** Software adapters: share of the cores' time during the work in which no driver thread ran. */
   idleShare?: number
-  /** Bytes of buffers and textures in use at the peak. */
+  /** Bytes of buffers and textures in use, at most. */
   peakBytes: number
-  /** Memory of the process afterwards, the files' cache left out. */
+  /** Memory of the process afterwards, without the file cache. */
   rssBytes: number
 }
 
@@ -28,7 +28,7 @@ export async function used(gpu: Gpu, work: () => Promise<void>): Promise<Usage> 
   return { seconds, ...idle, peakBytes: gpu.pool.peakBytes, rssBytes: process.memoryUsage.rss() }
 }
 
-/** Share of kernel time by family ('matmul', 'attention', ...), and of the longest kernels by label. */
+/** Shares of the kernel time by family ('matmul', 'attention', ...), and of the longest kernels by label. */
 export interface KernelShares {
   byFamily: Record<string, number>
   longest: { label: string; calls: number; ms: number; share: number }[]
@@ -36,13 +36,13 @@ export interface KernelShares {
   totalMs: number
 }
 
-/** The folder of a kernel's file: 'matmul' of 'matmul/tile(..)', 'losses' of one that lies elsewhere. */
+/** The folder of a kernel's file: 'matmul' for 'matmul/tile(..)', 'losses' for a kernel that lies elsewhere. */
 function familyOf(label: string): string {
   const parts = label.replace(/\(.*/, '').split('/')
   return parts.length > 2 ? parts.at(-2)! : parts[0]
 }
 
-/** @param steps how many times the work was done while `times` were taken */
+/** Computes the shares. @param steps how many times the work was done while `times` were measured */
 export function kernelShares(times: KernelTime[], steps = 1): KernelShares {
   const totalMs = times.reduce((sum, t) => sum + t.milliseconds, 0) / steps
   const byFamily: Record<string, number> = {}
@@ -57,9 +57,10 @@ export function kernelShares(times: KernelTime[], steps = 1): KernelShares {
 }
 
 /**
- * Operations that a model's pass asks for, whatever is recomputed: two a weight and token, the head for scored tokens, and two products of
- * attention forward (a Gated DeltaNet's states: four products of a token with each). Going backward asks for as much again for the inputs' gradients, and once more for the weights' where those are trained.
- * @param lengths tokens of each sequence @param scored rows that pass the head
+ * Number of operations that a model's pass needs, whatever is recomputed: two per weight and token, the head for scored tokens, and in the forward
+ * pass two products of attention (for a Gated DeltaNet's states: four products per token). The backward pass needs as many again for the gradients of
+ * the inputs, and once more for those of the weights that are trained.
+ * @param lengths tokens of each sequence @param scored rows that pass through the head
  */
 export function modelFlops(
   config: ModelConfig,
