@@ -1,4 +1,4 @@
-/** Where chat messages become token ids. Each message is encoded once; sampled ids are kept as they are. */
+/** Turns chat messages into token ids. Each message is encoded once, and sampled ids are kept as they are. */
 import type {
   ChatClient,
   ChatCompletion,
@@ -11,7 +11,7 @@ import type {
 } from '../common/types.ts'
 import { ChatTemplate, type EncodedPrompt } from './template.ts'
 
-/** Encodes messages by the model's chat template, with the start of the assistant's turn. */
+/** Encodes messages with the model's chat template, up to and including the header that starts the assistant's turn. */
 export type PromptEncoder = (messages: Message[], tools?: readonly ToolDefinition[]) => number[]
 
 /** Finds the tool calls in an answer; `content` is the rest of the text. */
@@ -21,23 +21,23 @@ export type ToolCallParser = (
 ) => { content: string | null; tool_calls: ToolCall[] }
 
 /**
- * How the turns of a rollout are joined. 'interleaved': earlier tokens stay as they are and are continued, one sequence for a rollout.
- * 'branching': the template renders each turn's conversation anew, one sequence for each turn.
+ * How the turns of a rollout are joined. 'interleaved': earlier tokens are kept and continued, giving one sequence per rollout. 'branching': the
+ * template renders the conversation anew for each turn, giving one sequence per turn.
  */
 export type TrajectoryStrategy = 'interleaved' | 'branching'
 
 export interface PolicyClientOptions {
-  /** The most prompt tokens of the first turn. */
+  /** Maximum number of prompt tokens in the first turn. */
   maxPromptTokens?: number
-  /** The most tokens of a prompt with its completion; later turns get what is left. */
+  /** Maximum number of tokens of a prompt and its completion together. Later turns get what is left. */
   maxSeqTokens?: number
   /** Default 'interleaved'. */
   strategy?: TrajectoryStrategy
-  /** Without a parser no answer can call a tool. */
+  /** Without a parser, answers cannot call tools. */
   parseTools?: ToolCallParser
 }
 
-/** The conversation has filled the sequence: there is no room for another answer. */
+/** The conversation has filled the sequence, so there is no room for another answer. */
 export class ContextFullError extends Error {}
 
 /** A ChatClient over any generator (the embedded engine, or vLLM). */
@@ -47,10 +47,10 @@ export class PolicyClient implements ChatClient {
   readonly #options: PolicyClientOptions
   /** The prompt text of each completion. */
   readonly #texts = new WeakMap<ChatCompletion, string>()
-  /** The last prompt that was encoded whole: the rollouts of a group ask for the same one, one after the other. */
+  /** The last prompt that was encoded as a whole. Cached because the rollouts of a group ask for the same prompt one after another. */
   #last: { key: string; prompt: EncodedPrompt } | undefined
 
-  /** With a plain function as `encode` every turn is encoded anew, as by 'branching'. */
+  /** If `encode` is a plain function, every turn is encoded anew, as with 'branching'. */
   constructor(generator: Generator, encode: PromptEncoder | ChatTemplate, options: PolicyClientOptions = {}) {
     this.#generator = generator
     this.#encode = encode
@@ -89,7 +89,7 @@ export class PolicyClient implements ChatClient {
     this.#texts.set(completion, prompt.text)
     const parsed = tools && tools.length > 0 ? this.#options.parseTools?.(result.text, tools) : undefined
     if (parsed && parsed.tool_calls.length > 0) {
-      // Ids follow from the position of the call, so that a repeated run is the same.
+      // Ids are derived from the call's position, so that a repeated run is identical.
       const tool_calls = parsed.tool_calls.map((call, i) => ({ ...call, id: `call_${promptIds.length}_${i}` }))
       completion.message = { role: 'assistant', content: parsed.content ?? '', tool_calls }
     }

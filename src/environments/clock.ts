@@ -1,16 +1,16 @@
-/** Time limits of a rollout: of each answer of the policy, and of the environment's work between two answers. */
+/** Time limits within a rollout: for each answer of the policy, and for the environment's work between two answers. */
 import { abortError } from './limit.ts'
 
 /**
- * A limit that restarts with each step, and one for all steps together. `ended` rejects when a limit passes or the outer signal fires;
- * `signal` fires with it, so that running work can stop.
+ * A time limit that restarts with each step, and one for all steps together. `ended` rejects when either limit passes or the outer signal fires.
+ * `signal` fires at the same time, so that running work can stop.
  */
 export class StepClock {
   readonly #ending = Promise.withResolvers<never>()
   readonly ended = this.#ending.promise
   readonly #seconds: number
   readonly #total: number
-  /** Milliseconds of earlier steps, and when the current one began; undefined where none runs. */
+  /** Milliseconds spent in earlier steps, and when the current step began (undefined if none is running). */
   #spent = 0
   #since: number | undefined
   readonly #outer: AbortSignal | undefined
@@ -18,7 +18,7 @@ export class StepClock {
   readonly #onAbort: () => void
   #timer: ReturnType<typeof setTimeout> | undefined
 
-  /** `seconds`: limit of one step; `total`: of all of them; Infinity: no limit. */
+  /** `seconds`: limit of one step. `total`: limit of all steps together. Infinity: no limit. */
   constructor(seconds: number, outer?: AbortSignal, total = Infinity) {
     this.#seconds = seconds
     this.#total = total
@@ -33,7 +33,7 @@ export class StepClock {
     return this.#controller.signal
   }
 
-  /** Begins a step with this name; null: no clock runs from here on. */
+  /** Begins a step with this name. With null the clock stops until the next step. */
   step(name: string | null): void {
     clearTimeout(this.#timer)
     const now = performance.now()
@@ -41,7 +41,7 @@ export class StepClock {
     this.#since = name === null ? undefined : now
     const [ofStep, ofAll] = [this.#seconds * 1000, Math.max(0, this.#total * 1000 - this.#spent)]
     const ms = Math.min(ofStep, ofAll)
-    // setTimeout takes 31 bits; 24 days and more count as no limit.
+    // setTimeout takes at most 31 bits of milliseconds; 24 days or more count as no limit.
     if (name === null || ms >= 2 ** 31 - 1) return
     const what =
       ofAll < ofStep
@@ -57,7 +57,7 @@ export class StepClock {
 
   #end(error: Error): void {
     clearTimeout(this.#timer)
-    this.#ending.reject(error) // before the abort, so that this error is reported, not the one that the aborted work throws
+    this.#ending.reject(error) // before the abort, so that this error is reported rather than the one thrown by the aborted work
     this.#controller.abort(error)
   }
 }

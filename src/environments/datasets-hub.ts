@@ -1,7 +1,7 @@
 /**
- * Data sets as the Hugging Face hub keeps them: a snapshot folder with files for each split (and often a folder for each subset), or an id
- * (`openai/gsm8k`), whose files lie in the cache that the Python libraries use too (HF_HUB_CACHE, HF_HOME) or are fetched into it.
- * Only the files of the split asked for are fetched; when the cache has them, the network is not touched, and HF_HUB_OFFLINE=1 forbids it.
+ * Datasets in the layout of the Hugging Face hub. A source is a snapshot folder, with files for each split and often a folder for each subset, or an
+ * id (`openai/gsm8k`). Files of an id are taken from the cache that the Python libraries use too (HF_HUB_CACHE, HF_HOME), or downloaded into it. Only
+ * the files of the requested split are downloaded. If the cache has them, the network is not used. HF_HUB_OFFLINE=1 forbids downloads.
  */
 import { existsSync } from 'node:fs'
 import { mkdir, readdir, readFile } from 'node:fs/promises'
@@ -15,20 +15,20 @@ import { mendOf, tableEndings } from './tables.ts'
 export interface SplitOptions {
   /** train, test, validation, ... Default train. */
   split?: string
-  /** Which subset, where a data set has several (the hub calls them configurations): `main` of openai/gsm8k. */
+  /** Which subset, if a dataset has several (the hub calls them configurations), such as `main` of openai/gsm8k. */
   subset?: string
-  /** Branch, tag or commit of a hub data set. Default main. */
+  /** Branch, tag or commit of a hub dataset. Default main. */
   revision?: string
 }
 
-/** Whether a source names a hub data set: `owner/name`, and no file or folder of this name. */
+/** Whether a source names a hub dataset: it has the form `owner/name`, and no file or folder of this name exists. */
 export function isHubId(source: string): boolean {
   return /^[\w.-]+\/[\w.-]+$/u.test(source) && !source.startsWith('.') && !existsSync(source) && !isTable(source)
 }
 
 const isTable = (path: string) => (tableEndings as readonly string[]).includes(extname(path).toLowerCase())
 
-/** Files that describe a data set and hold no rows. */
+/** Files that describe a dataset and contain no rows. */
 const isMetadata = (path: string) =>
   /^(?:dataset_infos?|dataset_dict|state|package(?:-lock)?|config)\.json$/u.test(basename(path)) || /(?:^|\/)\./u.test(path)
 
@@ -47,8 +47,8 @@ const wordsOf = (path: string) =>
 const nameOf = (path: string) => basename(path.toLowerCase(), extname(path).toLowerCase()).replace(/-\d+(?:-of-\d+)?$/u, '')
 
 /**
- * The files of one split of a data set, in order. Throws UserError naming what there is, where no file or more than one subset matches.
- * A data set whose files name no split is all train.
+ * Selects the files of one split of a dataset, in order. If no file names a split, all of them are the train split. Throws UserError, listing what
+ * exists, if no file or more than one subset matches.
  */
 export function filesOfSplit(files: readonly string[], where: string, options: SplitOptions): string[] {
   const { subset, split = 'train' } = options
@@ -82,26 +82,26 @@ export function filesOfSplit(files: readonly string[], where: string, options: S
     throw new UserError(
       `dataset ${where} has several subsets. Name one of ${kinds.map((kind) => kind || '(none)').join(', ')} as subset.`,
     )
-  // Rows that are there in two formats must not count twice.
+  // Rows that exist in two file formats must not count twice.
   const endings = [...new Set(found.map((path) => extname(path).toLowerCase()))]
   return endings.length > 1 && endings.includes('.parquet')
     ? found.filter((path) => path.toLowerCase().endsWith('.parquet'))
     : found
 }
 
-/** The folder that names a file's subset, '' for none: `main` of main/train.parquet; none of data/train.parquet or train/0.parquet. */
+/** The folder that names a file's subset, or '': `main` for main/train.parquet, '' for data/train.parquet and train/0.parquet. */
 function subsetOf(path: string): string {
   return path.split('/').slice(0, -1).filter((part) => part !== 'data' && part !== 'default' && !splitNames.includes(part.toLowerCase())).join('/') // prettier-ignore
 }
 
-/** The files of one split in a snapshot folder. Throws UserError as filesOfSplit does. */
+/** Returns the files of one split in a snapshot folder. Throws UserError as filesOfSplit does. */
 export async function splitOfFolder(folder: string, options: SplitOptions): Promise<string[]> {
   const entries = await readdir(folder, { recursive: true })
   const files = entries.map((path) => path.split(sep).join('/'))
   return filesOfSplit(files, folder, options).map((path) => join(folder, path))
 }
 
-/** The files of one split of a hub data set, fetched where the cache lacks them. Throws UserError naming what to do. */
+/** Returns the files of one split of a hub dataset, and downloads those that the cache lacks. Throws UserError that says what to do. */
 export async function splitOfHub(id: string, options: SplitOptions): Promise<string[]> {
   const revision = options.revision ?? 'main'
   const repoFolder = join(hubCache(), `datasets--${id.replace('/', '--')}`)
@@ -122,7 +122,7 @@ export async function splitOfHub(id: string, options: SplitOptions): Promise<str
   }
 }
 
-/** The files of this split in the cache, of an earlier download by dawn-rl or in another tool's snapshot; null where some are missing. */
+/** The files of this split in the cache, from an earlier download by dawn-rl or another tool's snapshot. Null if some are missing. */
 async function cachedFiles(repoFolder: string, revision: string, id: string, options: SplitOptions): Promise<string[] | null> {
   const sha = await readFile(join(repoFolder, 'refs', revision), 'utf8').catch(() => revision)
   const folder = join(repoFolder, 'snapshots', sha.trim())
@@ -141,7 +141,7 @@ async function cachedFiles(repoFolder: string, revision: string, id: string, opt
   return await splitOfFolder(folder, options).catch(() => null)
 }
 
-/** The file that lists all files of a snapshot, by which a partial one is recognised. */
+/** The path of the list of all files of a snapshot, by which a partial snapshot is recognised. */
 const listOf = (repoFolder: string, sha: string) => join(repoFolder, '.dawn-rl', `${sha}.json`)
 
 async function download(id: string, revision: string, repoFolder: string, options: SplitOptions) {

@@ -1,6 +1,6 @@
 /**
- * Tasks out of rows. Columns: `prompt` (text or messages) or `question` (text), `answer`, `info` (an object, or one as JSON text),
- * `example_id`, `chat_template_kwargs` (an object). Other columns go into `info`, where reward functions find them.
+ * Makes tasks out of rows. Columns: `prompt` (text or messages) or `question` (text), `answer`, `info` (an object, possibly as JSON text),
+ * `example_id`, `chat_template_kwargs` (an object). All other columns go into `info`, where reward functions find them.
  */
 import { stat } from 'node:fs/promises'
 import { inspect } from 'node:util'
@@ -24,15 +24,15 @@ export interface RowInput {
   [column: string]: unknown
 }
 
-/** A file, a folder of files (a snapshot of the hub), or a Hugging Face id, with its split, subset and revision. */
+/** A file, a folder of files (a snapshot of a hub dataset), or a Hugging Face id, with its split, subset and revision. */
 export interface StoredDataset extends SplitOptions {
   /** `./tasks.jsonl`, `./gsm8k`, `openai/gsm8k`. */
   path: string
-  /** Columns with other names: `{ question: 'problem', answer: 'solution' }`. */
+  /** Columns that have other names: `{ question: 'problem', answer: 'solution' }`. */
   columns?: Partial<Record<'prompt' | 'question' | 'answer' | 'info' | 'example_id', string>>
 }
 
-/** Where tasks come from: a file, a folder, a hub id, rows, or a function that makes rows from a seed (a generator function too). */
+/** Where tasks come from: a file, a folder, a hub id, rows, or a function (possibly a generator) that makes rows from a seed. */
 export type DatasetSource =
   | string
   | StoredDataset
@@ -40,18 +40,18 @@ export type DatasetSource =
   | ((seed: number) => Iterable<RowInput> | AsyncIterable<RowInput>)
 
 export interface DatasetOptions {
-  /** Passed to a source that is a function. */
+  /** Passed to the source if it is a function. */
   seed?: number
-  /** System prompt for each prompt that has no system message. */
+  /** System prompt, added to each prompt that has no system message. */
   systemPrompt?: string
-  /** What errors call rows that come from code. Default 'dataset'. */
+  /** What error messages call rows that come from code. Default 'dataset'. */
   name?: string
 }
 
-/** The most rows that code may make: an endless generator would fill the memory. */
+/** Maximum number of rows that code may make: an endless generator would fill the memory. */
 const MOST_MADE = 2_000_000
 
-/** Reads the tasks of a source, in order. Throws UserError naming place and columns for a row that is no task, and for a source without rows. */
+/** Reads the tasks of a source, in order. Throws UserError, with place and columns, for a row that is not a task, and for a source without rows. */
 export async function loadRows(source: DatasetSource, options: DatasetOptions = {}): Promise<Row[]> {
   const stored = typeof source === 'string' ? { path: source } : isStored(source) ? source : null
   const name = stored?.path ?? options.name ?? 'dataset'
@@ -60,7 +60,7 @@ export async function loadRows(source: DatasetSource, options: DatasetOptions = 
   const add = ({ where, columns }: TableRow) => {
     const row = toRow(columns, where, rows.length, options.systemPrompt)
     const before = places.get(row.exampleId)
-    // Answers are grouped by example_id: two tasks with one id would count as one task with twice the answers.
+    // Answers are grouped by example_id: two tasks with the same id would count as one task with twice as many answers.
     if (before !== undefined)
       throw new UserError(
         `${where}: example_id ${row.exampleId} is that of ${before} too. Give each row its own, or leave the column out to count rows.`,
@@ -87,7 +87,7 @@ export async function loadRows(source: DatasetSource, options: DatasetOptions = 
   return rows
 }
 
-/** Refuses rows that JSON cannot hold: every rollout is written with its row, so the run would fail in its first step. */
+/** Refuses rows that cannot be written as JSON. Every rollout is logged with its row, so the run would fail in its first step. */
 function mustBeJson({ info }: Row, where: string): void {
   try {
     JSON.stringify(info)
@@ -115,12 +115,12 @@ async function filesOf(stored: StoredDataset): Promise<string[]> {
   return [path]
 }
 
-/** Renames columns. A column named as the question is used even where there is a `prompt`. Throws UserError for a missing column. */
+/** Renames columns. If `names.question` is given, that column is used even if there is a `prompt`. Throws UserError for a missing column. */
 function renamed(columns: Record<string, unknown>, where: string, names: StoredDataset['columns'] = {}): Record<string, unknown> {
   const taken = Object.entries(names)
   const result = { ...columns }
   if (names.question !== undefined) delete result.prompt
-  // Read all of them first, as a column may have the new name of another.
+  // All values are read before any is written, as a column's new name may be the old name of another column.
   for (const [, theirs] of taken) delete result[theirs]
   for (const [ours, theirs] of taken) {
     if (!(theirs in columns)) {
@@ -174,7 +174,7 @@ function toMessages(columns: Record<string, unknown>, where: string): Message[] 
     const calls = message?.tool_calls?.length
       ? { tool_calls: toCalls(message.tool_calls, `${where}: message ${i} of its prompt`) }
       : {}
-    // A message that only calls tools has no text: most files have null there, as for every missing field.
+    // A message that only calls tools has no text. Most files have null there, as for every missing field.
     const content = message?.content ?? (calls.tool_calls ? '' : undefined)
     if (!['system', 'user', 'assistant', 'tool'].includes(role ?? '') || typeof content !== 'string') {
       throw new UserError(
@@ -188,7 +188,7 @@ function toMessages(columns: Record<string, unknown>, where: string): Message[] 
   return messages
 }
 
-/** The tool calls of an earlier answer. */
+/** Reads the tool calls of an earlier assistant message. */
 const toCalls = (calls: unknown, where: string): ToolCall[] =>
   toolCallsOf(
     calls,
@@ -218,13 +218,13 @@ function toInfo(value: unknown, where: string): Record<string, unknown> {
   return object as Record<string, unknown>
 }
 
-/** A value as JSON, or as code where JSON cannot hold it: NaN, a BigInt, a cycle. */
+/** Formats a value as JSON, or as code if JSON cannot represent it (NaN, a BigInt, a cycle). */
 function textOf(value: unknown): string {
   let json: string | undefined
   try {
     if (typeof value !== 'number') json = JSON.stringify(value) as string | undefined
   } catch {
-    // inspect can show it
+    // Not JSON: `inspect` can show it.
   }
   return json ?? inspect(value, { depth: 1, breakLength: Infinity })
 }
@@ -234,13 +234,13 @@ function short(value: unknown): string {
   return text.length > 80 ? `${text.slice(0, 77)}...` : text
 }
 
-/** A key that is the same for rows with the same messages. */
+/** A key that is equal for rows with the same messages. */
 const keyOf = (row: Row) => JSON.stringify(row.prompt.map((message) => [message.role, message.content]))
 
 /**
- * Splits rows into a training and a held-out set, by seed and by prompt: rows with the same prompt stay on the same side. Both keep
- * the rows' order. `evalSize`: the number of held-out prompts, or their share when below 1; each side has at least one prompt.
- * Throws UserError where there are too few different prompts.
+ * Splits rows into a training and a held-out set. The split depends on the seed, and rows with the same prompt are always in the same set. Both sets
+ * keep the order of the rows. `evalSize`: the number of held-out prompts, or their fraction if below 1. Each set gets at least one prompt. Throws
+ * UserError if there are too few different prompts.
  */
 export function splitRows(
   rows: readonly Row[],

@@ -1,6 +1,6 @@
 /**
- * Several environments as one. A run treats its members separately: each has its own share of the tasks, its own rubric, and metrics
- * under its name. Used directly, a group plays each row with the member that the row came from.
+ * Combines several environments into one. A run treats the members separately: each has its own share of the tasks, its own rubric, and metrics under
+ * its own name. If a group is used directly, each row is played by the member that it came from.
  */
 import { UserError } from '../common/errors.ts'
 import type { Message } from '../common/types.ts'
@@ -9,11 +9,11 @@ import type { EnvMember, Environment, RolloutContext, RolloutDraft, Row } from '
 
 export interface EnvGroupOptions {
   id: string
-  /** `name`: in metrics, default the environment's id. `weight`: its share of the tasks, default 1. */
+  /** `name`: used in metrics, default the environment's id. `weight`: relative share of the tasks, default 1. */
   envs: readonly { env: Environment; name?: string; weight?: number }[]
 }
 
-/** The member of a row stands in `info.env_id`. */
+/** A group of environments. The name of each row's member is in `info.env_id`. */
 export class EnvGroup implements Environment {
   readonly id: string
   readonly members: readonly EnvMember[]
@@ -22,7 +22,7 @@ export class EnvGroup implements Environment {
   readonly rubric: Rubric
   readonly maxTurns: number
 
-  /** Throws UserError for no members, two with one name, or a bad weight. */
+  /** Throws UserError if there are no members, two have the same name, or a weight is invalid. */
   constructor({ id, envs }: EnvGroupOptions) {
     this.id = id
     this.members = envs.flatMap(({ env, name = env.id, weight = 1 }) => membersOf({ env, name, weight }))
@@ -64,7 +64,7 @@ export class EnvGroup implements Environment {
   }
 }
 
-/** Flattens groups within groups; members share the weight of their group. So each row is known by the name of one member, which plays it. */
+/** Flattens nested groups. Members share the weight of their group. Afterwards each row belongs to exactly one member, which plays it. */
 function membersOf({ env, name, weight }: EnvMember): EnvMember[] {
   const inner = env.members ?? []
   if (inner.length === 0) return [{ env, name, weight }]
@@ -72,7 +72,7 @@ function membersOf({ env, name, weight }: EnvMember): EnvMember[] {
   return inner.map((one) => ({ ...one, name: `${name}/${one.name}`, weight: (weight * one.weight) / total }))
 }
 
-/** A rubric that scores a rollout by the rubric of its member. */
+/** A rubric that scores each rollout with the rubric of its member. */
 class GroupRubric extends Rubric {
   readonly #of: (info: Record<string, unknown>) => Rubric
   readonly #rubrics: readonly Rubric[]

@@ -1,4 +1,4 @@
-/** What an environment file imports: `import { SingleTurnEnv, Rubric, z } from 'dawn-rl/environments'`. */
+/** The exports of 'dawn-rl/environments', for environment files: `import { SingleTurnEnv, Rubric, z } from 'dawn-rl/environments'`. */
 export { z } from 'zod'
 export { UserError } from '../common/errors.ts'
 export { hashSeed, Random } from '../common/random.ts'

@@ -1,7 +1,8 @@
 /**
- * A model that judges answers, behind any OpenAI-compatible endpoint (`/chat/completions`): ours, vLLM's, a provider's.
- * The same question is asked once (cached by content, on disk if wanted), a few questions at a time, with retries, a time limit for each, and a
- * limit on their total. An error fails the rollout with a sentence that says where and what to do: it is never a reward of 0.
+ * A model that judges answers (LLM as a judge), behind any OpenAI-compatible endpoint (`/chat/completions`): dawn-rl's own, vLLM's, a provider's.
+ * Replies are cached by content (on disk if wanted), so the same question is asked only once. Concurrency and the total number of requests are
+ * limited, and each request has a time limit and retries. An error never becomes a reward of 0: it fails the rollout, with a sentence that says where
+ * and what to do.
  */
 import { createHash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
@@ -19,23 +20,26 @@ import type { RewardArgs, RewardValue } from './types.ts'
 
 export interface JudgeOptions {
   model: string
-  /** With its path: `http://127.0.0.1:8000/v1`. Default: OPENAI_BASE_URL, else OpenAI's. */
+  /** URL including its path: `http://127.0.0.1:8000/v1`. Default: OPENAI_BASE_URL, else OpenAI's. */
   baseURL?: string
-  /** Name of the environment variable that holds the key. Default OPENAI_API_KEY; an endpoint of your own may need none. */
+  /** Name of the environment variable that holds the API key. Default OPENAI_API_KEY. A local endpoint may need none. */
   apiKeyVar?: string
-  /** `{question}`, `{answer}` and `{response}` are filled in. Default: asks whether the response agrees with the answer, for `yes` or `no`. */
+  /**
+   * Template with the placeholders `{question}`, `{answer}` and `{response}`. The default asks for `yes` or `no`: does the response agree with the
+   * answer?
+   */
   prompt?: string
-  /** Fields of the request, as the endpoint names them. Default: `temperature` 0. */
+  /** Additional fields of the request, named as the endpoint names them. Default: `temperature` 0. */
   sampling?: Record<string, unknown>
-  /** The most requests at a time. Default 16. */
+  /** Maximum number of concurrent requests. Default 16. */
   concurrency?: number
-  /** Retries of a request with a temporary error (connection, 408, 409, 429, 5xx), each after a longer wait. Default 4. */
+  /** Retries of a request after a temporary error (connection, 408, 409, 429, 5xx), with growing pauses. Default 4. */
   retries?: number
-  /** Time limit of one try in seconds. Default 60. */
+  /** Time limit of one attempt in seconds. Default 60. */
   timeoutSeconds?: number
-  /** The most requests in this process, to limit the bill; cached answers and retries do not count. Default: no limit. */
+  /** Maximum number of requests in this process, to limit costs. Cached answers and retries do not count. Default: no limit. */
   maxRequests?: number
-  /** A file of JSON lines that keeps answers for later runs. Default: none; answers are kept in memory. */
+  /** A JSON Lines file that keeps replies for later runs. Default: none, replies are kept in memory only. */
   cacheFile?: string
 }
 
@@ -57,7 +61,7 @@ Does the response agree with the reference answer? Reply with one word: yes or n
 
 class Aborted extends Error {}
 
-/** Asks the judge. One object may serve several rubrics, which then share its cache and limits. */
+/** Asks the judge. Several rubrics can use one Judge, and then share its cache and limits. */
 export class Judge {
   readonly #options: JudgeOptions
   readonly #answers = new Map<string, Promise<string>>()
@@ -71,7 +75,7 @@ export class Judge {
     this.#options = options
     const { concurrency = 16, retries = 4, timeoutSeconds = 60, maxRequests = 1 } = options
     if (!options.model) throw new UserError('judge: no model is named. Give the name under which the endpoint serves it.')
-    // A template without {response}, perhaps by a typo: every answer would get the verdict of the first.
+    // Without {response}, perhaps because of a typo, every answer would get the verdict on the first one.
     if (options.prompt !== undefined && !options.prompt.includes('{response}'))
       throw new UserError(
         'judge: its prompt has no {response}, so it would judge all answers alike. Write {response} where the answer is to stand.',
@@ -81,15 +85,15 @@ export class Judge {
     }
   }
 
-  /** Requests sent so far, without retries. */
+  /** Number of requests sent so far, without retries. */
   get requests(): number {
     return this.#requests
   }
 
-  /** The judge's reply to the prompt with a rollout's question, reference answer and response filled in. */
+  /** Fills a rollout's question, reference answer and response into the prompt, and returns the judge's reply. */
   async ask({ prompt, answer, text, signal }: JudgeQuestion): Promise<string> {
     const fields: Record<string, string> = { question: questionOf(prompt), answer, response: text }
-    // In one pass, so that braces in the filled-in texts stay as they are.
+    // All placeholders are replaced in one pass, so that braces in the filled-in texts are left alone.
     const content = (this.#options.prompt ?? defaultJudgePrompt).replace(
       /\{(question|answer|response)\}/gu,
       (_, name: string) => fields[name],
@@ -97,7 +101,7 @@ export class Judge {
     return await this.complete([{ role: 'user', content }], signal)
   }
 
-  /** The judge's reply to messages. Throws an Error that says the cause. */
+  /** Returns the judge's reply to messages. Throws an Error that names the cause. */
   async complete(messages: readonly Pick<Message, 'role' | 'content'>[], signal?: AbortSignal): Promise<string> {
     await (this.#kept ??= this.#readCache())
     const body = {
@@ -111,12 +115,12 @@ export class Judge {
       try {
         return await known
       } catch (error) {
-        // The first caller was aborted; the others still wait for a reply.
+        // The caller that sent the request was aborted, but this one still wants a reply.
         if (!(error instanceof Aborted) || signal?.aborted) throw error
       }
     }
     const reply = this.#request(body, signal)
-    // Callers with the same question share the reply; a failure is not kept.
+    // Callers with the same question share one reply. Failures are not cached.
     this.#answers.set(key, reply)
     try {
       const text = await reply
@@ -141,13 +145,13 @@ export class Judge {
         const words = this.#explain(client, error)
         throw signal?.aborted ? new Aborted(words) : new Error(words, { cause: error })
       })
-      // Proxies answer with a web page, or with nothing.
+      // Proxies may answer with a web page, or with nothing.
       const reply = response as (Partial<OpenAI.ChatCompletion> & { error?: unknown }) | null | undefined
       const choice = reply?.choices?.[0]
       const text = replyText(choice?.message?.content)
       if (text.trim() === '') {
         const why = choice?.finish_reason
-        // Some report a failure with status 200.
+        // Some providers report a failure with status 200.
         const failed = reply?.error ?? (choice ? undefined : reply)
         const said = failed ? `: ${JSON.stringify(failed).slice(0, 300)}` : why ? ` (finish_reason ${why})` : ''
         throw new Error(`judge ${model} at ${client.baseURL} replied without text${said}`)
@@ -179,7 +183,7 @@ export class Judge {
     })
   }
 
-  /** One sentence: what went wrong, where, what to do. */
+  /** Describes an error in one sentence: what went wrong, where, and what to do. */
   #explain(client: OpenAI, error: unknown): string {
     const { model, apiKeyVar = 'OPENAI_API_KEY', retries = 4, timeoutSeconds = 60 } = this.#options
     const where = `judge ${model} at ${client.baseURL}`
@@ -204,7 +208,7 @@ export class Judge {
         const { key, text } = JSON.parse(line) as { key: string; text: string }
         if (typeof key === 'string' && typeof text === 'string') this.#answers.set(key, Promise.resolve(text))
       } catch {
-        // The last line of a killed run may be cut off; that question is asked again.
+        // The last line may be incomplete if a run was killed. That question is asked again.
       }
     }
   }
@@ -214,33 +218,33 @@ export class Judge {
     if (!file) return
     try {
       await mkdir(dirname(file), { recursive: true })
-      // The newline in front ends a line that a killed run left incomplete.
+      // The leading newline ends a line that a killed run may have left incomplete.
       await appendFile(file, `\n${JSON.stringify({ key, text })}`)
     } catch (error) {
-      // On a full disk the reply is used and not kept.
+      // If the disk is full, the reply is used but not saved.
       if (!isFullDisk(error)) throw error
     }
   }
 }
 
-/** The text of a reply's content, which some providers give in parts: Mistral has separate parts for thoughts. */
+/** The text of a reply's content. Some providers send it in parts: Mistral has separate parts for thoughts. */
 export function replyText(content: unknown): string {
   if (!Array.isArray(content)) return typeof content === 'string' ? content : ''
   return content.map((part: { text?: unknown } | null) => (typeof part?.text === 'string' ? part.text : '')).join('')
 }
 
-/** The conversation before the answer, as text; a single user message as it is. */
+/** The conversation before the answer, as text. A single user message is returned as it is. */
 function questionOf(prompt: readonly Message[]): string {
   const asked = prompt.filter((message) => message.role !== 'system')
   return asked.length === 1 ? asked[0].content : asked.map((message) => `${message.role}: ${message.content}`).join('\n\n')
 }
 
 /**
- * 1 where a reply says yes, 0 where it says no: its first word, or the only word of its last line, of its last sentence or after its last
- * colon. Throws for a reply that says neither or both ("so the answer is not yes" says neither).
+ * Returns 1 if a reply says yes and 0 if it says no. The verdict is the first word of the reply, or the only word of its last line, of its last
+ * sentence or after its last colon. Throws for a reply that says neither or both ("so the answer is not yes" says neither).
  */
 export function yesOrNo(reply: string): number {
-  // Thoughts are no verdict. Their opening tag may be in the prompt, and max_tokens may have cut off the closing one.
+  // Thoughts are not a verdict. Their opening tag may be part of the prompt, and max_tokens may have cut off the closing tag.
   const [said] = reply.split('</think>').at(-1)!.split('<think>')
   const text = said.toLowerCase().trim()
   const ends = /(?:[\n:.!?]|^)[^a-z\n]*([a-z]+)[^a-z]*$/u.exec(text)
@@ -252,12 +256,12 @@ export function yesOrNo(reply: string): number {
   return words[0] === 'yes' ? 1 : 0
 }
 
-/** A reward function that may ask the judge: `judge.ask(args)` gives its reply to the prompt, `judge.complete` to messages. */
+/** A reward function that may ask the judge: `judge.ask(args)` returns its reply to the prompt, `judge.complete` its reply to messages. */
 export type JudgeRewardFunction = (args: RewardArgs, judge: Judge) => RewardValue | Promise<RewardValue>
 
 export interface JudgeRubricOptions {
   judge: JudgeOptions | Judge
-  /** Reward functions that ask the judge, by name. Default: `judge_reward`, 1 where it replies yes. */
+  /** Reward functions that ask the judge, by name. Default: `judge_reward`, which is 1 if it replies yes. */
   judged?: Record<string, JudgeRewardFunction | { reward: JudgeRewardFunction; weight?: number; timeoutSeconds?: number }>
   /** Reward functions that do not ask the judge. */
   functions?: Record<string, RewardSpec>
@@ -279,7 +283,7 @@ export class JudgeRubric extends Rubric {
     const functions = Object.fromEntries(
       Object.entries(judged).map(([name, spec]) => {
         const given = typeof spec === 'function' ? { reward: spec } : spec
-        // Requests queue and are retried; each try has its own limit, and this one is for the whole.
+        // Requests may wait in a queue and are retried. Each attempt has its own time limit; this one covers them all.
         return [name, { timeoutSeconds: 1800, ...given, reward: (args: RewardArgs) => given.reward(args, judge) }]
       }),
     )

@@ -1,4 +1,4 @@
-/** Waiting with a name and a limit, for everything that environments await from outside (the policy, a user's reward function). */
+/** Time limits for everything outside the project's code that is awaited during a rollout (the policy, a user's reward function). */
 
 /** A time limit has passed. `what`: the name of the awaited work. */
 export class TimeLimitError extends Error {
@@ -10,17 +10,17 @@ export class TimeLimitError extends Error {
 }
 
 export interface Limits {
-  /** The awaited work, as an error should name it: 'generation', 'reward function "correct"'. */
+  /** Name of the awaited work for error messages: 'generation', 'reward function "correct"'. */
   what: string
   /** Infinity: no limit. */
   seconds: number
-  /** Fires when the run stops or a sibling failed. */
+  /** Fires when the run stops, or when a sibling (such as another reward function) failed. */
   signal?: AbortSignal
 }
 
 /**
- * Runs `work` with a signal that fires at the limit or with `limits.signal`; stops waiting then even if `work` ignores the signal.
- * Throws a TimeLimitError, or an Error with the reason of the outer abort. A synchronous endless loop cannot be stopped.
+ * Runs `work` with a signal that fires at the time limit or with `limits.signal`. Stops waiting at that moment even if `work` ignores the signal.
+ * Throws a TimeLimitError, or an Error with the outer signal's reason. A synchronous endless loop cannot be stopped.
  */
 export async function withLimit<T>(limits: Limits, work: (signal: AbortSignal) => T | Promise<T>): Promise<T> {
   const { what, seconds, signal } = limits
@@ -28,16 +28,16 @@ export async function withLimit<T>(limits: Limits, work: (signal: AbortSignal) =
   const controller = new AbortController()
   const { promise: ended, reject } = Promise.withResolvers<never>()
   const end = (error: Error) => {
-    reject(error) // before the abort, so that this error is reported, not the one that the aborted work throws
+    reject(error) // before the abort, so that this error is reported rather than the one thrown by the aborted work
     controller.abort(error)
   }
   const ms = seconds * 1000
-  // setTimeout takes 31 bits; 24 days and more count as no limit.
+  // setTimeout takes at most 31 bits of milliseconds; 24 days or more count as no limit.
   const timer = ms < 2 ** 31 - 1 ? setTimeout(() => end(new TimeLimitError(what, seconds)), ms) : undefined
   const onAbort = () => end(abortError(what, signal!))
   signal?.addEventListener('abort', onAbort)
   try {
-    // The race also handles a late rejection of the work.
+    // The race also handles a late rejection of `work`.
     return await Promise.race([ended, Promise.resolve(controller.signal).then(work)])
   } finally {
     clearTimeout(timer)
@@ -45,7 +45,7 @@ export async function withLimit<T>(limits: Limits, work: (signal: AbortSignal) =
   }
 }
 
-/** The error that `what` was aborted, with the signal's reason. */
+/** The error for aborted work named `what`, with the signal's reason. */
 export function abortError(what: string, signal: AbortSignal): Error {
   const reason: unknown = signal.reason
   const why =

@@ -1,8 +1,7 @@
 /**
- * Finds and starts an environment by its id: a bundled one (a file of `environments/`), a file of the user's, or an npm package.
- * All three have one shape, a module whose default export is `loadEnvironment(args)`. Such a module imports
- * 'dawn-rl/environments'; a resolve hook points that name at this copy of the code, so that a file in any folder needs no path to it
- * and no second copy is loaded.
+ * Finds an environment by its id and loads it. An id is a bundled environment (a file in `environments/`), a file of the user's, or an npm package.
+ * All three are modules whose default export is `loadEnvironment(args)`, and which import 'dawn-rl/environments'. A resolve hook maps that name to
+ * this copy of the code, so that a file in any folder needs no path to it and no second copy is loaded.
  */
 import { existsSync, readdirSync } from 'node:fs'
 import { registerHooks } from 'node:module'
@@ -16,11 +15,11 @@ import type { PythonOptions } from './python/environment.ts'
 import type { Environment, Row } from './types.ts'
 
 export interface LoadOptions extends PythonOptions {
-  /** Folder that a relative path starts from (the config file's), and from which packages are looked up. Default: the working folder. */
+  /** Folder that relative paths start from (the config file's), and in which packages are looked up. Default: the working directory. */
   base?: string
 }
 
-// In the checkout this file and the bundled environments are .ts; in the npm package they are compiled to .js beside each other.
+// In a checkout, this file and the bundled environments are .ts. In the npm package both are compiled to .js.
 const ending = import.meta.url.endsWith('.ts') ? '.ts' : '.js'
 const bundledFolder = fileURLToPath(new URL('../../environments/', import.meta.url))
 
@@ -33,7 +32,7 @@ export function bundledEnvironments(): string[] {
     .toSorted()
 }
 
-/** The URL of the module behind an id. Throws UserError where there is none. */
+/** Returns the URL of the module behind an id. Throws UserError if there is none. */
 export function resolveEnvironment(id: string, options: LoadOptions = {}): string {
   const base = resolve(options.base ?? '.')
   if (/^\.{1,2}[/\\]/u.test(id) || isAbsolute(id) || /\.[cm]?[jt]s$/u.test(id)) {
@@ -44,14 +43,14 @@ export function resolveEnvironment(id: string, options: LoadOptions = {}): strin
   const bundled = bundledEnvironments()
   if (bundled.includes(id)) return pathToFileURL(join(bundledFolder, id + ending)).href
   try {
-    return import.meta.resolve(id) // installed beside us
+    return import.meta.resolve(id) // installed next to dawn-rl
   } catch {
-    // or where the config is: below
+    // or next to the config: below
   }
   try {
     return resolvedFrom(base, id)
   } catch {
-    // Ids of the Environments Hub have their owner before the name.
+    // Ids on the Environments Hub are prefixed with their owner.
     const near = nearest(id, bundled) ?? bundled.find((name) => id.endsWith(`/${name}`))
     throw new UserError(
       `environment ${id}: not found${near ? `; did you mean ${near}?` : '.'} Bundled: ${bundled.join(', ')}. Else give a path (./my_env.ts), an npm package that is installed, or, after 'bash ${SCRIPTS}/setup-verifiers.sh', an environment in Python.`,
@@ -59,7 +58,7 @@ export function resolveEnvironment(id: string, options: LoadOptions = {}): strin
   }
 }
 
-/** What an `import` in a file of `folder` finds under a name; require's lookup does not see packages that are ES modules only. */
+/** Resolves a name as an `import` in a file of `folder` would. `require.resolve` does not find packages that are ES modules only. */
 function resolvedFrom(folder: string, id: string): string {
   const parentURL = pathToFileURL(join(folder, 'package.json')).href
   const hook = registerHooks({ resolve: (specifier, context, next) => next(specifier, { ...context, parentURL }) })
@@ -70,7 +69,7 @@ function resolvedFrom(folder: string, id: string): string {
   }
 }
 
-/** Whether an id is a Python environment's: by the config, as a .py file, or because only Python knows the name. */
+/** Whether an id is a Python environment. The config decides if it says so, else the .py extension, else whether only Python knows the name. */
 function isPythons(id: string, { python, base = '.' }: LoadOptions): boolean {
   if (python !== undefined) return python !== false
   if (id.endsWith('.py')) return true
@@ -83,8 +82,8 @@ function isPythons(id: string, { python, base = '.' }: LoadOptions): boolean {
 }
 
 /**
- * Loads an environment and starts it with `args`.
- * Throws UserError for an unknown id, a module that fails or has the wrong shape, and arguments that the environment refuses.
+ * Loads an environment and creates it with `args`. Throws UserError for an unknown id, a module that throws or has the wrong shape, and arguments
+ * that the environment refuses.
  */
 export async function loadEnvironment(
   id: string,
@@ -140,7 +139,7 @@ function checked(id: string, made: unknown): Environment {
   return env as Environment
 }
 
-/** A mistake in an environment's arguments; `path` leads to the first of them. */
+/** A mistake in an environment's arguments. `path` leads to the first wrong one. */
 export class ArgsError extends UserError {
   readonly path: string[]
   constructor(message: string, path: string[]) {
@@ -152,8 +151,8 @@ export class ArgsError extends UserError {
 let hooked = false
 
 /**
- * Points 'dawn-rl/environments' at this copy of the code, and reads users' .ts files as ES modules even in a folder whose package.json
- * says "commonjs", which is what `npm init` writes. This holds for all files of users: losses, advantages and filters too.
+ * Maps 'dawn-rl/environments' to this copy of the code. Also loads the user's .ts files as ES modules if the package.json of their folder says
+ * "commonjs", which is what `npm init` writes. This applies to all of the user's files: losses, advantages and filters too.
  */
 export function hookResolve(): void {
   if (hooked) return

@@ -1,4 +1,4 @@
-/** Tools of MCP servers, over stdio or HTTP. The library is loaded when a server is named, and is optional. */
+/** Tools of MCP servers, over stdio or HTTP. The MCP library is optional, and is loaded only if a config or environment names a server. */
 import { messageOf, UserError } from '../common/errors.ts'
 import { withLimit } from './limit.ts'
 import { load } from './packages.ts'
@@ -11,9 +11,9 @@ export type McpServer = (
   | { command: string; args?: readonly string[]; env?: Record<string, string>; cwd?: string }
   | { url: string; headers?: Record<string, string> }
 ) & {
-  /** Only these of its tools. Default: all. */
+  /** Which of the server's tools to offer. Default: all. */
   tools?: readonly string[]
-  /** Time limit of a call in seconds. Default 30; connecting may take three times as long. */
+  /** Time limit of a call in seconds. Default 30. Connecting may take three times as long. */
   timeoutSeconds?: number
 }
 
@@ -23,8 +23,8 @@ export interface McpConnection {
 }
 
 /**
- * Connects to each server and lists its tools; all rollouts share them. Throws UserError naming a server that cannot be reached, does not
- * answer, or lacks a wanted tool; servers already connected are closed then.
+ * Connects to each server and lists its tools. All rollouts share the connections. Throws UserError that names a server which cannot be reached, does
+ * not answer, or lacks a requested tool; servers connected so far are closed first.
  */
 export async function connectMcp(servers: readonly McpServer[]): Promise<McpConnection[]> {
   const open: McpConnection[] = []
@@ -46,7 +46,7 @@ interface Opened {
   gone: boolean
 }
 
-/** A server's tools. After the connection was lost the next call connects again. */
+/** Connects to a server and wraps its tools. If the connection is lost, the next call reconnects. */
 async function connect(server: McpServer): Promise<McpConnection> {
   let opening = open(server)
   let closed = false
@@ -56,7 +56,7 @@ async function connect(server: McpServer): Promise<McpConnection> {
     const last = await seen.catch(() => undefined)
     if (closed) throw new ToolGoneError(`the MCP server ${labelOf(server)} is closed`)
     if (last && !last.gone) return last
-    // One call reconnects for all that wait.
+    // One call reconnects on behalf of all that are waiting.
     if (opening === seen) opening = open(server)
     return await opening.catch((error: unknown) => {
       throw new ToolGoneError(messageOf(error))
@@ -83,10 +83,10 @@ async function connect(server: McpServer): Promise<McpConnection> {
 
 const labelOf = (server: McpServer) => ('url' in server ? server.url : [server.command, ...(server.args ?? [])].join(' '))
 
-/** Whether an error means that the server did not answer. Errors that the server itself returns, as for wrong arguments, go to the model. */
+/** Whether an error means that the server did not answer. Errors that the server itself returns, such as for wrong arguments, go to the model. */
 function isUncarried(error: unknown): boolean {
   const { code } = (error ?? {}) as { code?: unknown }
-  // fetch throws a TypeError where no server listens.
+  // fetch throws a TypeError if no server is listening.
   return error instanceof TypeError || /^(?:NOT_CONNECTED|CONNECTION_CLOSED|SEND_FAILED|CLIENT_HTTP)/u.test(String(code))
 }
 
@@ -155,7 +155,7 @@ function toolOf({ name, description = '', inputSchema }: Opened['tools'][number]
     async run(args, { signal }) {
       const result = await call(name, args, signal)
       const parts = (Array.isArray(result.content) ? result.content : []) as McpPart[]
-      // A file comes as a resource that holds its text, or as a link to it.
+      // A file comes as a resource that contains its text, or as a link.
       const texts = parts.map((part) => part.text ?? part.resource?.text ?? part.uri ?? `[${part.type}]`)
       const text = texts.length > 0 ? texts.join('\n') : JSON.stringify(result.structuredContent ?? '')
       if (result.isError) throw new Error(text)

@@ -1,7 +1,7 @@
-/** Packages that only some environments need, and that need not be installed. */
+/** Optional packages, which only some environments need. */
 import { messageOf, UserError } from '../common/errors.ts'
 
-/** Imports an optional package. Throws UserError that says how to get it. */
+/** Imports an optional package. If it is not installed, throws UserError that says how to install it. */
 export async function load<T>(name: string, importIt: () => Promise<T>): Promise<T> {
   try {
     return await importIt()

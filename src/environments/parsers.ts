@@ -1,31 +1,31 @@
-/** Parsers find the answer in an assistant's text, so that reward functions need not. Names as in verifiers. */
+/** Parsers extract the answer from the assistant's text for reward functions. Names as in verifiers. */
 import type { Message } from '../common/types.ts'
 import type { RewardFunction } from './types.ts'
 
 type Extract = (text: string) => string
 
-/** Returns the trimmed text, or what `extract` makes of it. */
+/** Extracts the answer from a text: the whole text, or what `extract` returns for it, trimmed. */
 export class Parser {
   readonly #extract: Extract
   constructor(extract: Extract = (text) => text) {
     this.#extract = extract
   }
-  /** The part of `text` to judge; '' where there is none. */
+  /** The part of `text` to judge, or '' if there is none. */
   parse(text: string): string {
     return this.#extract(text).trim()
   }
-  /** `parse` of a text, or of the last assistant message of a completion. '' where there is no answer. */
+  /** Applies `parse` to a text, or to the last assistant message of a completion. Returns '' if there is no answer. */
   parseAnswer(completion: string | readonly Message[]): string {
     return this.parse(typeof completion === 'string' ? completion : (this.getAssistantMessages(completion).at(-1)?.content ?? ''))
   }
   getAssistantMessages(completion: readonly Message[]): Message[] {
     return completion.filter((message) => message.role === 'assistant')
   }
-  /** From 0 to 1: how well `text` has the form that the parser expects. */
+  /** How well `text` has the form that the parser expects, from 0 to 1. */
   format(_text: string): number {
     return 1
   }
-  /** A reward function: the mean of `format` over the assistant's messages; 0 without any. */
+  /** Makes a reward function: the mean of `format` over the assistant messages, or 0 if there are none. */
   getFormatRewardFunc(): RewardFunction {
     return ({ completion }) => {
       const scores = this.getAssistantMessages(completion).map((message) => this.format(message.content))
@@ -35,8 +35,8 @@ export class Parser {
 }
 
 /**
- * Reads what follows `</think>`. A text that never closed its thought has no answer (''), unless `required` is false. The opening tag
- * may be missing, because some chat templates put it into the prompt.
+ * Reads what follows `</think>`. If the text never closes its thought, the answer is '', unless `required` is false. The opening tag may be missing,
+ * as some chat templates put it into the prompt.
  */
 export class ThinkParser extends Parser {
   readonly #required: boolean
@@ -49,7 +49,7 @@ export class ThinkParser extends Parser {
     if (end < 0) return this.#required ? '' : super.parse(text)
     return super.parse(text.slice(end + '</think>'.length))
   }
-  /** 1 for a single thought at the start, closed once, with an answer after it; else 0. */
+  /** 1 if there is a single thought, at the start, closed once, with an answer after it; else 0. */
   override format(text: string): number {
     const parts = text.split('</think>')
     if (parts.length === 1) return !this.#required && !text.includes('<think>') && text.trim() !== '' ? 1 : 0
@@ -59,18 +59,18 @@ export class ThinkParser extends Parser {
   }
 }
 
-/** ThinkParser for models that do not always think: a text without `</think>` is all answer. */
+/** ThinkParser for models that do not always think: a text without `</think>` is taken as the answer. */
 export class MaybeThinkParser extends ThinkParser {
   constructor(extract?: Extract) {
     super({ extract, required: false })
   }
 }
 
-/** A field's tag, or several tags with the same meaning; the first is the field's name. */
+/** A field's tag, or several tags with the same meaning, of which the first is the field's name. */
 export type XMLField = string | readonly [string, ...string[]]
 
 /**
- * Reads `<field>...</field>` tags. `parse` gives the answer field; `['reasoning', ['code', 'answer']]` takes `<answer>` for `<code>`.
+ * Reads `<field>...</field>` tags. `parse` returns the answer field. In `['reasoning', ['code', 'answer']]`, `<answer>` is another name of `<code>`.
  *
  *     const parser = new XMLParser(['reasoning', 'answer'])
  *     new Rubric({ correct, form: { reward: parser.getFormatRewardFunc(), weight: 0.2 } }, { parser })
@@ -81,7 +81,7 @@ export class XMLParser extends Parser {
   readonly answerField: string
   readonly #tags: readonly (readonly string[])[]
 
-  /** `answerField`: default 'answer' where a field has that tag, else the last field. Throws for bad tags, and for a tag in two fields. */
+  /** `answerField`: default 'answer' if a field has that tag, else the last field. Throws for invalid tags, and for a tag that two fields share. */
   constructor(fields: readonly XMLField[], options: { answerField?: string; extract?: Extract } = {}) {
     super(options.extract)
     this.#tags = fields.map((field) => (typeof field === 'string' ? [field] : field))
@@ -98,12 +98,12 @@ export class XMLParser extends Parser {
     this.answerField = found[0]
   }
 
-  /** The fields in order, each with all its tags. */
+  /** The fields in order, each with all of its tags. */
   getFields(): string[][] {
     return this.#tags.map((tags) => [...tags])
   }
 
-  /** The last closed occurrence of each field, trimmed; null for a field that the text lacks. */
+  /** The content of the last closed occurrence of each field, trimmed; null for a field that is not in the text. */
   fields(text: string): Record<string, string | null> {
     return Object.fromEntries(this.#tags.map((tags) => [tags[0], occurrences(text, tags).at(-1)?.inner ?? null]))
   }
@@ -111,7 +111,7 @@ export class XMLParser extends Parser {
     return super.parse(this.fields(text)[this.answerField] ?? '')
   }
 
-  /** Half for the share of fields that occur exactly once, half for a text that is nothing but the fields in their order. */
+  /** Half of the score is the fraction of fields that occur exactly once, the other half is given if the text consists of the fields in order. */
   override format(text: string): number {
     const once = this.#tags.filter((tags) => occurrences(text, tags).length === 1).length
     const share = (0.5 * once) / this.#tags.length
@@ -125,7 +125,7 @@ export class XMLParser extends Parser {
     return share + (rest === '' ? 0.5 : 0)
   }
 
-  /** The expected form, for a system prompt: `<reasoning>\n...\n</reasoning>`; alternative tags side by side. */
+  /** The expected form, for a system prompt: `<reasoning>\n...\n</reasoning>`. Alternative tags are shown side by side. */
   getFormatStr(): string {
     return this.#tags
       .map(
@@ -135,7 +135,7 @@ export class XMLParser extends Parser {
       .join('\n')
   }
 
-  /** The text that `parse` reads back, for supervised examples. A field may be named by any of its tags. Throws for an unknown field. */
+  /** Writes a text that `parse` reads back, for supervised examples. A field may be given by any of its tags. Throws for an unknown field. */
   render(fields: Record<string, string>): string {
     const unknown = Object.keys(fields).find((name) => !this.#tags.flat().includes(name))
     if (unknown !== undefined) throw new Error(`XMLParser: "${unknown}" is not one of its fields (${this.fieldNames.join(', ')})`)
@@ -146,9 +146,9 @@ export class XMLParser extends Parser {
   }
 }
 
-/** All closed occurrences of tags, in the order in which they end. */
+/** Finds all closed occurrences of tags, ordered by where they end. */
 function occurrences(text: string, tags: readonly string[]): { inner: string; end: number }[] {
-  // Split at the tags rather than match across them, so that a text full of opening tags takes linear time.
+  // Splits at the tags instead of matching across them, so that a text full of opening tags takes linear time.
   return tags
     .flatMap((tag) => {
       let end = 0

@@ -1,7 +1,6 @@
 /**
- * Reads rows from files: JSON lines, JSON, parquet. What the columns mean is in datasets.ts.
- * JSON lines are split at the byte 0x0A only: node:readline also splits at U+2028 and U+2029, which JSON allows inside strings, and
- * buffers lines of any length.
+ * Reads rows from files: JSON Lines, JSON, Parquet. The meaning of the columns is defined in datasets.ts. JSON Lines are split at the byte 0x0A only.
+ * node:readline would also split at U+2028 and U+2029, which JSON allows inside strings, and would buffer lines of any length.
  */
 import { createReadStream } from 'node:fs'
 import { readFile, stat } from 'node:fs/promises'
@@ -10,7 +9,7 @@ import { messageOf, UserError } from '../common/errors.ts'
 import { textOfBytes } from '../common/texts.ts'
 import { shellWord } from '../monitor/format.ts'
 
-/** One row with the place it came from, for errors: 'data.jsonl:7', 'data.parquet row 7'. */
+/** A row with its place for error messages: 'data.jsonl:7', 'data.parquet row 7'. */
 export interface TableRow {
   where: string
   columns: Record<string, unknown>
@@ -21,10 +20,10 @@ export interface TableOptions {
   maxLineBytes?: number
 }
 
-/** File endings that `readTable` reads. */
+/** The file name extensions that `readTable` supports. */
 export const tableEndings = ['.jsonl', '.ndjson', '.json', '.parquet'] as const
 
-/** Reads all rows of a file, by its ending. Throws UserError naming file and place for a missing, unreadable or broken one. */
+/** Reads all rows of a file; its extension gives the format. Throws UserError, with file and place, if it is missing, unreadable or broken. */
 export async function readTable(path: string, options: TableOptions = {}): Promise<TableRow[]> {
   const ending = extname(path).toLowerCase()
   const info = await stat(path).catch((error: NodeJS.ErrnoException) => {
@@ -42,7 +41,7 @@ export async function readTable(path: string, options: TableOptions = {}): Promi
   )
 }
 
-/** How to convert files of other formats, where that is known. */
+/** Says how to convert a file of another format, if that is known. */
 export function mendOf(path: string): string | undefined {
   const ending = extname(path).toLowerCase()
   if (/^\.(?:gz|zst|zip|bz2|xz|7z|tar|tgz)$/u.test(ending)) return 'Unpack it first'
@@ -51,7 +50,7 @@ export function mendOf(path: string): string | undefined {
   const how = ending === '.tsv' ? ", delimiter='\\t'" : ''
   const read = `csv.DictReader(open(sys.argv[1], encoding='utf-8-sig', newline='')${how})`
   const [from, to] = [path, `${path.slice(0, -ending.length)}.jsonl`].map((word) => shellWord(word))
-  // As python.org's installer names it on Windows. It writes the file itself: what PowerShell 5 writes at > is UTF-16.
+  // The name that python.org's installer uses on Windows. The script writes the file itself, as `>` in PowerShell 5 would write UTF-16.
   const python = process.platform === 'win32' ? 'python' : 'python3'
   const write = `open(sys.argv[2], 'w').writelines(json.dumps(row) + '\\n' for row in ${read})`
   return `Make JSON lines of it with ${python} -c "import csv, json, sys; ${write}" ${from} ${to} and name those`
@@ -69,7 +68,7 @@ async function readJsonLines(path: string, maxLineBytes: number): Promise<TableR
   return rows
 }
 
-/** The lines of a file as bytes, without their end. */
+/** The lines of a file as bytes, without line ends. */
 async function* lines(path: string, maxLineBytes: number): AsyncGenerator<Uint8Array> {
   let parts: Buffer[] = []
   let length = 0
@@ -104,7 +103,7 @@ async function readJson(path: string, maxLineBytes: number): Promise<TableRow[]>
   try {
     value = exactJson(text)
   } catch (error) {
-    // Many files of JSON lines are named .json.
+    // Many files named .json contain JSON Lines.
     if (/^\s*\{/u.test(text)) return await readJsonLines(path, maxLineBytes)
     throw notJson(path, error)
   }
@@ -117,7 +116,7 @@ async function readJson(path: string, maxLineBytes: number): Promise<TableRow[]>
 }
 
 async function readParquet(path: string): Promise<TableRow[]> {
-  // Loaded only when needed: most runs make their data in code.
+  // Loaded on demand, as most runs make their data in code.
   const [{ asyncBufferFromFile, parquetReadObjects }, { compressors }] = await Promise.all([
     import('hyparquet'),
     import('hyparquet-compressors'),
@@ -131,7 +130,7 @@ async function readParquet(path: string): Promise<TableRow[]> {
   return objects.map((columns, i) => ({ where: `${path} row ${i}`, columns: plain(columns) as Record<string, unknown> }))
 }
 
-/** int64 becomes a number (beyond 2^53, where numbers are inexact, a text), dates ISO text; also inside lists and structs. */
+/** Turns int64 into a number (or text beyond 2^53, where numbers are inexact) and dates into ISO text, also inside lists and structs. */
 function plain(value: unknown): unknown {
   if (typeof value === 'bigint') return Number.isSafeInteger(Number(value)) ? Number(value) : String(value)
   if (value instanceof Date) return value.toISOString()
@@ -148,7 +147,7 @@ function textOf(bytes: Uint8Array, where: string): string {
   }
 }
 
-/** Why bytes cannot become a text: Node's strings end at half a gigabyte, files read at once at two. */
+/** Says why bytes cannot become a string: Node limits strings to half a gigabyte, and files that are read at once to two. */
 function unread(where: string, error: unknown): UserError {
   const { code } = error as NodeJS.ErrnoException
   const isLarge = code === 'ERR_FS_FILE_TOO_LARGE' || code === 'ERR_STRING_TOO_LONG'
@@ -157,7 +156,7 @@ function unread(where: string, error: unknown): UserError {
   )
 }
 
-/** Parses JSON; integers beyond 2^53 become text, as from parquet, since as numbers they would be inexact. */
+/** Parses JSON. Integers beyond 2^53 become text, as from Parquet, because numbers would be inexact. */
 export function exactJson(text: string): unknown {
   const exact = (_: string, value: unknown, { source = '' }: { source?: string } = {}) =>
     typeof value === 'number' && !Number.isSafeInteger(value) && /^-?\d+$/u.test(source) ? source : value

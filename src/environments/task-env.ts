@@ -1,4 +1,4 @@
-/** The common part of all kinds of environments: rows, held-out rows, a rubric. */
+/** The base class of all kinds of environments: training rows, held-out rows, a rubric. */
 import { UserError } from '../common/errors.ts'
 import type { Message } from '../common/types.ts'
 import { type DatasetSource, loadRows, splitRows } from './datasets.ts'
@@ -11,12 +11,12 @@ export interface TaskOptions {
   rubric: Rubric
   /** Tasks to train on. */
   dataset: DatasetSource
-  /** Held-out tasks. Without it `evalSize` of the dataset is held out. */
+  /** Held-out tasks. Default: `evalSize` of the dataset is held out. */
   evalDataset?: DatasetSource
-  /** Held-out prompts: a count, or a share when below 1; 0: none. Default 0.1. Not allowed beside `evalDataset`. */
+  /** Held-out prompts: a number, or a fraction of the dataset if below 1. 0: none. Default 0.1. Not allowed together with `evalDataset`. */
   evalSize?: number
   systemPrompt?: string
-  /** Seed of the split, and of a dataset function. Default 0. */
+  /** Seed of the split, also passed to a dataset function. Default 0. */
   seed?: number
   /** The assistant text of a supervised example, or all messages after the prompt. Default: the row's answer. */
   sftCompletion?: (row: Row) => string | Message[]
@@ -28,7 +28,7 @@ export type WithRows<Options extends TaskOptions> = Omit<Options, 'dataset' | 'e
   evalRows: readonly Row[]
 }
 
-/** Reads the datasets (file, rows or function) and splits them. Throws UserError for data that is not usable. */
+/** Reads the datasets (file, rows or function) and splits them. Throws UserError for unusable data. */
 export async function readTasks<Options extends TaskOptions>(options: Options): Promise<WithRows<Options>> {
   const { id, systemPrompt, seed = 0, evalDataset } = options
   if (evalDataset !== undefined && options.evalSize !== undefined) {
@@ -52,7 +52,7 @@ export abstract class TaskEnv implements Environment {
   readonly evalDataset: readonly Row[]
   readonly #sftCompletion: ((row: Row) => string | Message[]) | undefined
 
-  /** Takes rows that were read already (`readTasks`); the `create` of each kind reads them. */
+  /** Takes rows that have been read already (`readTasks`). The static method `create` of each kind of environment reads them. */
   constructor(options: WithRows<TaskOptions>) {
     this.id = options.id
     this.systemPrompt = options.systemPrompt

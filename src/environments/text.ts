@@ -1,11 +1,11 @@
-/** Small text functions for rewards. */
+/** Small text functions for reward functions. */
 
-/** Words, separated by whitespace. */
+/** The words of a text, separated by whitespace. */
 export function words(text: string): string[] {
   return text.split(/\s+/u).filter((word) => word !== '')
 }
 
-/** Letters and digits only, lower case, accents kept: `"Don't stop!"` gives `don't stop`. */
+/** The words of a text in lower case, without punctuation but with accents: `"Don't stop!"` gives `don't` and `stop`. */
 function plainWords(text: string): string[] {
   return (
     text
@@ -16,7 +16,10 @@ function plainWords(text: string): string[] {
   )
 }
 
-/** Whether the words of `phrase` stand in `text` one after another, whatever case and punctuation: "Paris." has "paris", "comparison" has not. */
+/**
+ * Whether the words of `phrase` occur in `text` one after another. Case and punctuation do not matter: "Paris." contains "paris", "comparison" does
+ * not.
+ */
 export function containsWords(text: string, phrase: string): boolean {
   const needle = plainWords(phrase)
   const hay = plainWords(text)
@@ -24,7 +27,7 @@ export function containsWords(text: string, phrase: string): boolean {
   return hay.some((_, i) => needle.every((word, j) => hay[i + j] === word))
 }
 
-/** Length of the longest common subsequence of two strings, in code points. Time |a| x |b|, memory |b|. */
+/** Length of the longest common subsequence of two strings, in code points. O(|a| |b|) time, O(|b|) memory. */
 export function lcsLength(a: string, b: string): number {
   const x = Array.from(a)
   const y = Array.from(b)
@@ -40,15 +43,18 @@ export function lcsLength(a: string, b: string): number {
   return row[y.length]
 }
 
-/** 2 LCS(a, b) / (|a| + |b|): 1 for equal strings, 0 for nothing in common; both missing and extra characters lower it. 1 for two empty ones. */
+/**
+ * Similarity 2 LCS(a, b) / (|a| + |b|): 1 for equal strings (also two empty ones), 0 for nothing in common. Missing and extra characters both lower
+ * it.
+ */
 export function lcsRatio(a: string, b: string): number {
   const total = Array.from(a).length + Array.from(b).length
   return total === 0 ? 1 : (2 * lcsLength(a, b)) / total
 }
 
 /**
- * The last number in a text, or null: "3 + 4 = 7." gives 7, "1,024" gives 1024. A minus counts as a sign only where no number,
- * bracket or letter stands before it: "it is -5" gives -5, "12-5" and "12 -5" give 5.
+ * The last number in a text, or null: "3 + 4 = 7." gives 7, "1,024" gives 1024. A minus is a sign only if it does not follow a number, bracket or
+ * letter: "it is -5" gives -5, "12-5" and "12 -5" give 5.
  */
 export function lastNumber(text: string): number | null {
   const match = [...text.matchAll(/\d+(?:,\d{3})*(?:\.\d+)?/gu)].at(-1)

@@ -1,4 +1,4 @@
-/** Environments in which the policy calls tools until it answers without a call. Names as in verifiers. */
+/** Environments in which the policy may call tools, until an answer calls none. Names as in verifiers. */
 import type { Message } from '../common/types.ts'
 import { closeMcp, connectMcp, type McpConnection, type McpServer } from './mcp.ts'
 import { type MultiTurnOptions, type State, TurnsEnv } from './multi-turn.ts'
@@ -9,9 +9,9 @@ type Shared<Own extends object> = Omit<MultiTurnOptions<Own>, 'envResponse' | 't
 
 export interface ToolEnvOptions<Own extends object = Record<string, unknown>>
   extends Shared<Own>, Omit<ToolboxOptions, 'tools' | 'hidden' | 'updateArgs'> {
-  /** Default: those of `mcp` alone. */
+  /** Default: only the tools of `mcp`. */
   tools?: ToolboxOptions['tools']
-  /** Servers whose tools are offered beside `tools`. */
+  /** MCP servers whose tools are offered in addition to `tools`. */
   mcp?: readonly McpServer[]
   /** The environment's reply to an answer that calls no tool. Default: such an answer ends the rollout. */
   noToolsCalled?: (state: State<Own>) => string | Message[]
@@ -47,7 +47,7 @@ class ToolsEnv<Own extends object> extends TurnsEnv<Own> {
   }
 }
 
-/** Makes an environment with the tools of servers; if that fails the servers are closed, as their programs would keep running. */
+/** Makes an environment with the tools of MCP servers. On failure the servers are closed, as their processes would keep running. */
 async function withServers<Env>(
   { mcp = [] }: { mcp?: readonly McpServer[] },
   make: (open: McpConnection[]) => Env,
@@ -62,11 +62,11 @@ async function withServers<Env>(
 }
 
 /**
- * The calls of each answer run concurrently, and their results are the next messages. An answer without a call ends the rollout
- * (`no_tools_called`). Metrics: total_tool_calls, tool_errors, and `<tool>_calls` of each tool.
+ * An environment with tools. The calls of each answer run concurrently, and their results are the next messages. An answer without a call ends the
+ * rollout (`no_tools_called`). Metrics: total_tool_calls, tool_errors, and `<tool>_calls` for each tool.
  */
 export class ToolEnv<Own extends object = Record<string, unknown>> extends ToolsEnv<Own> {
-  /** Reads the datasets and asks the servers for their tools. Throws UserError for data or a server that is not usable. */
+  /** Reads the datasets and lists the tools of the MCP servers. Throws UserError for unusable data and unusable servers. */
   static async create<Own extends object = Record<string, unknown>>(options: ToolEnvOptions<Own>): Promise<ToolEnv<Own>> {
     const read = await readTasks(options)
     return await withServers(options, (open) => new ToolEnv(read, open))
@@ -74,9 +74,9 @@ export class ToolEnv<Own extends object = Record<string, unknown>> extends Tools
 }
 
 export interface StatefulToolEnvOptions<Own extends object = Record<string, unknown>> extends ToolEnvOptions<Own> {
-  /** Arguments that the model does not see, by tool. */
+  /** Arguments hidden from the model, by tool. */
   hidden: Record<string, readonly string[]>
-  /** Fills hidden arguments in for each call, from the rollout's state (`setupState`). */
+  /** Fills in the hidden arguments of each call, from the rollout's state (`setupState`). */
   updateToolArgs: (
     name: string,
     args: Record<string, unknown>,
@@ -84,7 +84,7 @@ export interface StatefulToolEnvOptions<Own extends object = Record<string, unkn
   ) => Record<string, unknown> | Promise<Record<string, unknown>>
 }
 
-/** Tools that work on a rollout's own state: a file, a session, a game. */
+/** An environment whose tools work on state that belongs to the rollout: a file, a session, a game. */
 export class StatefulToolEnv<Own extends object = Record<string, unknown>> extends ToolsEnv<Own> {
   static async create<Own extends object = Record<string, unknown>>(
     options: StatefulToolEnvOptions<Own>,

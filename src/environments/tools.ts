@@ -1,7 +1,7 @@
 /**
- * Tools: functions that the model may call. A tool declares its arguments as a zod object (a server's tool: as a JSON schema); the chat
- * template shows that to the model, and calls are checked against it. An error in a call is counted and goes to the model as the tool's
- * result; only where the program behind a tool is gone (ToolGoneError) does the rollout fail.
+ * Tools: functions that the model may call. A tool declares its arguments as a zod object (or as a JSON schema, for a tool of an MCP server). The
+ * chat template shows the schema to the model, and calls are checked against it. An error in a call is counted, and goes to the model as the tool's
+ * result. The rollout fails only if the program behind a tool is gone (ToolGoneError) or `stopsAt` says so.
  */
 import { z } from 'zod'
 import { messageOf } from '../common/errors.ts'
@@ -10,7 +10,7 @@ import { withLimit } from './limit.ts'
 import type { TurnState } from './multi-turn.ts'
 
 export interface ToolContext {
-  /** The state of the rollout that calls. */
+  /** State of the rollout that makes the call. */
   state: TurnState & Record<string, unknown>
   /** Fires at the tool's time limit, and when the rollout ends. */
   signal: AbortSignal
@@ -21,7 +21,7 @@ export interface Tool {
   description: string
   /** A zod object, or a JSON schema that the server checks itself. */
   parameters: z.ZodObject | JsonSchema
-  /** The result: text goes to the model as it is, anything else as JSON. */
+  /** Returns the result. A string goes to the model as it is, anything else as JSON. */
   run(args: Record<string, unknown>, context: ToolContext): unknown
   /** Time limit of a call. Default 30. */
   timeoutSeconds?: number
@@ -33,10 +33,10 @@ export interface JsonSchema {
   [key: string]: unknown
 }
 
-/** The program or server behind a tool is gone. It fails the rollout; else the model would be trained with tools that do nothing. */
+/** The program or server behind a tool is gone. This fails the rollout: otherwise the model would be trained with tools that do not work. */
 export class ToolGoneError extends Error {}
 
-/** A tool whose arguments have the types that its schema says: `tool({ name, description, parameters: z.object({...}), run })`. */
+/** Makes a tool whose `run` gets arguments typed by the schema: `tool({ name, description, parameters: z.object({...}), run })`. */
 export function tool<Shape extends z.ZodRawShape>(options: {
   name: string
   description: string
@@ -47,7 +47,7 @@ export function tool<Shape extends z.ZodRawShape>(options: {
   return options as unknown as Tool
 }
 
-/** A tool's description for the model, without the arguments named in `hidden`. Throws for a name or schema that cannot be shown. */
+/** The definition of a tool for the model, without the arguments named in `hidden`. Throws for a name or schema that cannot be shown. */
 export function definitionOf(one: Tool, hidden: readonly string[] = []): ToolDefinition {
   const { name, description } = one
   if (!/^[\w-]{1,64}$/u.test(name)) throw new Error(`tool "${name}": a name has letters, digits, - and _, at most 64`)
@@ -75,27 +75,27 @@ const isZod = (schema: Tool['parameters']): schema is z.ZodObject => 'safeParse'
 
 export interface ToolboxOptions {
   tools: readonly Tool[]
-  /** The tool's result for an error. Default: `Error: <message>`. */
+  /** The text that the model gets for an error. Default: `Error: <message>`. */
   formatError?: (error: Error) => string
-  /** Errors for which this is true fail the rollout. Default: none. */
+  /** Selects errors that fail the rollout. Default: none. */
   stopsAt?: (error: Error) => boolean
-  /** Characters of a result that the model sees. Default 8000. */
+  /** Maximum number of characters of a result that the model sees. Default 8000. */
   maxResultChars?: number
-  /** The most calls of one answer; further ones are refused. Default 16. */
+  /** Maximum number of calls in one answer. Further calls are refused. Default 16. */
   maxCalls?: number
-  /** Arguments by tool that the model does not see. */
+  /** Arguments hidden from the model, by tool. */
   hidden?: Record<string, readonly string[]>
-  /** Fills hidden arguments in, before they are checked. */
+  /** Fills in hidden arguments, before all arguments are checked. */
   updateArgs?: (name: string, args: Record<string, unknown>, state: ToolContext['state']) => object | Promise<object>
 }
 
-/** Runs the calls of an answer concurrently. */
+/** A set of tools. Runs the calls of an answer concurrently. */
 export class Toolbox {
   readonly definitions: readonly ToolDefinition[]
   readonly #tools: Map<string, Tool>
   readonly #options: ToolboxOptions
 
-  /** Throws for two tools of one name. */
+  /** Throws if two tools have the same name. */
   constructor(options: ToolboxOptions) {
     this.#options = options
     this.#tools = new Map(options.tools.map((one) => [one.name, one]))
@@ -112,7 +112,10 @@ export class Toolbox {
     return ['total_tool_calls', 'tool_errors', ...[...this.#tools.keys()].map((name) => `${name}_calls`)]
   }
 
-  /** The results as messages, one for each call, in order. Throws errors that `stopsAt` selects. */
+  /**
+   * Runs the calls of an answer. Returns the results as messages, one per call, in order. Throws ToolGoneError, errors that `stopsAt` selects, and
+   * any error after the rollout was aborted.
+   */
   async answer(calls: readonly ToolCall[], state: ToolContext['state']): Promise<Message[]> {
     return await Promise.all(
       calls.map(async (call, i): Promise<Message> => {
@@ -136,7 +139,7 @@ export class Toolbox {
     const one = this.#tools.get(name)
     if (!one) throw new Error(`there is no tool "${name}"; there are ${[...this.#tools.keys()].join(', ')}`)
     let args = argumentsOf(name, given)
-    // A value that the model made up for a hidden argument is dropped.
+    // Values that the model made up for hidden arguments are dropped.
     for (const key of hidden?.[name] ?? []) delete args[key]
     if (updateArgs) args = (await updateArgs(name, args, state)) as Record<string, unknown>
     if (isZod(one.parameters)) {
@@ -152,7 +155,7 @@ export class Toolbox {
   #cut(text: string): string {
     const most = this.#options.maxResultChars ?? 8000
     if (text.length <= most) return text
-    // Do not cut an emoji in half.
+    // A surrogate pair (such as an emoji) must not be cut in half.
     const shown = text.slice(0, most).replace(/[\ud800-\udbff]$/, '')
     return `${shown}\n... (${text.length - shown.length} more characters)`
   }

@@ -1,6 +1,6 @@
 /**
- * Brings the many ways to write an answer (LaTeX, plain text, Unicode) into one kind of LaTeX, which the rest of this folder reads.
- * It only changes how things are written, never their value.
+ * Normalises the many ways to write an answer (LaTeX, plain text, Unicode) into one form of LaTeX, which the other files of this folder read. It
+ * changes only the notation, never the value.
  */
 
 const symbols: Record<string, string> = {
@@ -13,13 +13,13 @@ const symbols: Record<string, string> = {
 const symbolPattern = new RegExp(`[${Object.keys(symbols).join('').replaceAll('-', '\\-')}]`, 'gu')
 const superscripts = '⁰¹²³⁴⁵⁶⁷⁸⁹'
 
-/** Names that plain text writes without a backslash. */
+/** Function names that plain text writes without a backslash. */
 const functions = 'arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|max|min|gcd|lcm'
 const greek = 'pi|theta|alpha|beta|gamma|delta|lambda|omega|sigma|phi|infty'
 
 type Rule = [RegExp, string | ((match: string, ...groups: string[]) => string)]
 
-/** Applied in order: later rules rely on earlier ones. */
+/** Applied in order, as later rules rely on earlier ones. */
 const rules: Rule[] = [
   [symbolPattern, (char) => symbols[char]],
   [/[⁰¹²³⁴⁵⁶⁷⁸⁹]+/gu, (digits) => `^{${Array.from(digits, (d) => superscripts.indexOf(d)).join('')}}`],
@@ -36,7 +36,7 @@ const rules: Rule[] = [
   [/,\\!/gu, ','],
   [/\\[,!:;> ]|~|\\q?quad(?![A-Za-z])/gu, ' '],
   [/\ue000/gu, '\\\\'],
-  // Text. "or" between inequalities is a union; "and" may be an intersection and stays a list.
+  // Text. "or" between inequalities becomes a union. "and" may mean an intersection, and stays a list.
   [/\\(?:mbox|text(?:rm|bf|it|sf|tt|up|normal)|math(?:rm|bf|it|sf|tt)|operatorname\*?|rm|bf)\s*\{([^{}]*)\}/gu, wrapped],
   [/\\text\s*\{([^{}]*)\}/gu, wrapped],
   [/^\\text\{[^{}]*(?:\bis|[:=])\s*\}\s*/u, ''],
@@ -82,7 +82,7 @@ const rules: Rule[] = [
   [/\s+/gu, ' '],
 ]
 
-/** The text of `value` as LaTeX without decoration: no spacing commands, no `$`, one form of fraction, power, root, degree, percent and text. */
+/** Rewrites an answer as plain LaTeX: no spacing commands, no `$`, and only one notation for fractions, powers, roots, degrees, percent and text. */
 export function cleanAnswer(value: string): string {
   let s = undollar(
     value
@@ -96,7 +96,7 @@ export function cleanAnswer(value: string): string {
     .trim()
 }
 
-/** The argument of a formatting command: a single letter stands for itself (a constant, a point), anything else stays text. */
+/** The argument of a formatting command. A single letter (a constant, a point) or a number stands for itself, anything else becomes text. */
 function wrapped(_: string, inner: string): string {
   const word = inner.trim()
   if (/^[a-zA-Z]$/u.test(word)) return word
@@ -104,7 +104,7 @@ function wrapped(_: string, inner: string): string {
   return `\\text{${inner}}`
 }
 
-/** Removes `$...$`, `\(...\)` and the like; a dollar sign right before a lone number is money. */
+/** Removes `$...$`, `\(...\)` and similar delimiters. A dollar sign right before a lone number is money and stays. */
 function undollar(text: string): string {
   let s = text.replace(/\\\(|\\\)|\\\[(?!\d*pt)|\\\]/gu, ' ').trim()
   s = s.replace(/\\text\{\s*\\?\$\s*\}/gu, '\\$')

@@ -1,27 +1,27 @@
-/** Decides whether two answers are the same. Anything but numbers, words and structures of them goes to `Symbols`. */
+/** Decides whether two answers are equal. Anything other than numbers, words and structures of them is left to `Symbols`. */
 import { cleanAnswer } from './clean.ts'
 import { asNumber, hundredth, sameRational } from './rational.ts'
 import { type Answer, parseAnswer } from './structure.ts'
 
-/** Compares expressions; implemented in symbols.ts. */
+/** Compares expressions. Implemented in symbols.ts. */
 export interface Symbols {
-  /** Whether two expressions (LaTeX) have the same value for all values of their variables. */
+  /** Whether two LaTeX expressions have the same value for all values of their variables. */
   same(a: string, b: string): boolean
-  /** Whether `left = right` of both have the same solutions: the sides' differences are a constant multiple of each other. */
+  /** Whether two equations have the same solutions: `left - right` of one is a constant multiple of that of the other. */
   sameEquation(a: { left: string; right: string }, b: { left: string; right: string }): boolean
-  /** The value of an expression without variables, else null. */
+  /** The value of an expression without variables, or null. */
   numeric(latex: string): number | null
 }
 
 export interface CompareOptions {
-  /** Relative difference up to which two numbers count as equal. Default 0: exactly. */
+  /** Relative difference up to which two numbers count as equal. Default 0: exact comparison. */
   tolerance?: number
 }
 
-/** Texts longer than this are no final answers. */
+/** Longer texts cannot be final answers. */
 const maxAnswerLength = 1000
 
-/** Whether two answers, as extracted, are the same. */
+/** Whether two extracted answers are equal. */
 export function sameAnswer(gold: string, given: string, symbols: Symbols, options: CompareOptions): boolean {
   if (gold.length > maxAnswerLength || given.length > maxAnswerLength) return gold.trim() === given.trim()
   const [a, b] = [cleanAnswer(gold), cleanAnswer(given)]
@@ -31,7 +31,7 @@ export function sameAnswer(gold: string, given: string, symbols: Symbols, option
   return compare.same(...named(parseAnswer(a), parseAnswer(b)))
 }
 
-/** Removes `x =` or `x \in` where only one side has it. */
+/** Removes `x =` or `x \in` if only one of the answers has it. */
 function named(a: Answer, b: Answer): [Answer, Answer] {
   const [nameA, nameB] = [nameOf(a), nameOf(b)]
   if (nameA !== null && nameB === null && !isStatement(b)) return [unnamed(a), b]
@@ -45,7 +45,7 @@ const isName = (text: string) =>
     text,
   )
 
-/** The variable that an answer is about: of an equation, a range, or a list of these with the same variable. */
+/** The variable that an answer is about: that of an equation or a range, or of a list of these that share it. */
 function nameOf(answer: Answer): string | null {
   if (answer.kind === 'range') return answer.variable
   if (answer.kind === 'equation') return isName(answer.left) ? answer.left : null
@@ -85,7 +85,7 @@ class Comparison {
     }
     if (a.kind === 'range' && b.kind === 'range') return a.variable === b.variable && this.same(a.range, b.range)
     if (a.kind === 'equation' && b.kind === 'equation') return this.#sameEquation(a, b)
-    // "2 + 3 = 5" for 5: the calculation must hold.
+    // The calculation "2 + 3 = 5" is accepted for 5, if it is correct.
     if (a.kind === 'equation') return b.kind === 'value' && this.#isResult(a, b)
     if (b.kind === 'equation') return a.kind === 'value' && this.#isResult(b, a)
     if (a.kind === 'relation' && b.kind === 'relation') {
@@ -112,7 +112,7 @@ class Comparison {
   #sameValue(a: Answer & { kind: 'value' }, b: Answer & { kind: 'value' }): boolean {
     const percents = [a, b].filter((answer) => answer.unit === '%').length
     if (percents === 1) {
-      // 40% equals 2/5; it also equals 40, where the other answer leaves the percent sign out.
+      // 40% equals 2/5. It also equals 40, as the other answer may leave out the percent sign.
       const [percent, other] = a.unit === '%' ? [a, b] : [b, a]
       if (other.unit !== '') return false
       if (!percent.rational || !other.rational) return this.#sameLatex(percent.latex, other.latex)
@@ -140,7 +140,7 @@ class Comparison {
   #sameSides = (a: string, b: string) => this.same(parseAnswer(a), parseAnswer(b))
 
   #sameEquation(a: { left: string; right: string }, b: { left: string; right: string }): boolean {
-    // f(x) = ... and y = ... name the same thing.
+    // f(x) = ... and y = ... are treated as equal.
     const name = (left: string) => (/^[a-zA-Z]\([a-zA-Z]\)$/u.test(left) ? 'y' : left)
     if (name(a.left) === name(b.left) && this.#sameSides(a.right, b.right)) return true
     return this.#symbols.sameEquation(a, b)
@@ -154,7 +154,7 @@ class Comparison {
     return a.length === b.length && a.every((item, i) => this.same(item, b[i]))
   }
 
-  /** Whether the items can be matched one to one. */
+  /** Whether the items can be matched one to one, in any order. */
   #sameUnordered(a: Answer[], b: Answer[]): boolean {
     if (a.length !== b.length || a.length > 50) return false
     const left = [...b]
@@ -166,12 +166,12 @@ class Comparison {
   }
 }
 
-/** Without text commands and spaces, except spaces between digits. */
+/** Removes text commands and spaces, except spaces between digits. */
 const dense = (latex: string) => latex.replace(/\\text\s*\{([^{}]*)\}/gu, '$1').replace(/(?<!\d) +| +(?![\d.])/gu, '')
 
 const isCollection = (answer: Answer) => answer.kind === 'list' || answer.kind === 'set' || answer.kind === 'union'
 
-/** The items of a collection, with nested lists (as \pm makes) flattened; any other answer is its own only item. */
+/** The items of a collection, with nested lists (as made by \pm) flattened. Any other answer is its own only item. */
 function flat(answer: Answer): Answer[] {
   if (answer.kind === 'list' || answer.kind === 'set' || answer.kind === 'union') {
     return answer.items.flatMap((item) => (item.kind === 'list' ? flat(item) : [item]))

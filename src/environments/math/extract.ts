@@ -1,4 +1,4 @@
-/** Finds the final answer in a text about mathematics: what a model wrote, or the solution column of a data set. */
+/** Finds the final answer in a mathematical text: a model's answer, or the solution column of a dataset. */
 
 /** The content of the last complete `\boxed{...}` or `\fbox{...}`, or null. Without braces (`\boxed 5`) it is the next token. */
 export function lastBoxed(text: string): string | null {
@@ -12,7 +12,7 @@ export function lastBoxed(text: string): string | null {
   return null
 }
 
-/** The argument of a command that ends at `start`: a group in balanced braces, or one token. null where it does not close. */
+/** The argument of a command that ends at `start`: a group in balanced braces, or one token. Null if the braces are not closed. */
 function argument(text: string, start: number): string | null {
   let at = start
   while (text[at] === ' ') at++
@@ -26,12 +26,12 @@ function argument(text: string, start: number): string | null {
   return null
 }
 
-/** `The answer is ...`, `Final Answer: ...`; the answer ends with its line, or at a full stop that ends a sentence. */
+/** Matches `The answer is ...`, `Final Answer: ...`. The answer extends to the end of the line, or to a full stop that ends a sentence. */
 const announced = /(?:\bfinal answer|\banswer)(?:\s+is)?\s*(?::|\bis\b)?\s*\**\s*:?\s*([^\n]+)/giu
 
 /**
- * The final answer of a text: the last `\boxed{}`; else what follows the last `####` (GSM8K); else the last `answer is ...` or `answer: ...`;
- * else the text itself where it is one short line, which is how data sets write answers. '' where there is none.
+ * Returns the final answer of a text: the last `\boxed{}`; else what follows the last `####` (GSM8K); else the last `answer is ...` or `answer: ...`;
+ * else the whole text if it is one short line, which is how datasets write answers. Returns '' if there is none.
  */
 export function extractAnswer(text: string): string {
   const boxed = lastBoxed(text)
@@ -49,7 +49,7 @@ export function extractAnswer(text: string): string {
   return trimmed.includes('\n') || trimmed.length > 200 ? '' : trimmed
 }
 
-/** The answer after the last such phrase, without the end of its sentence. "Final Answer: The final answer is 5" has two phrases. */
+/** The answer after the last announcing phrase, up to the end of the sentence. "Final Answer: The final answer is 5" has two such phrases. */
 function lastAnnounced(text: string): string | null {
   const said = [...text.matchAll(announced)].at(-1)?.[1]
   if (said === undefined) return null

@@ -1,7 +1,7 @@
 /**
- * Rewards for answers in mathematics. `MathRubric` finds the final answer and asks whether it is the row's answer, however it is written;
- * `mathEqual` only compares. Parsing and comparing happen in a worker thread with a time limit, because `9^{9^{9^9}}` would take
- * forever. What counts as equal: docs/environments.md.
+ * Rewards for mathematical answers. `MathRubric` finds the final answer and decides whether it equals the row's answer, regardless of notation.
+ * `mathEqual` only compares. Parsing and comparing run in a worker thread with a time limit, because an answer like `9^{9^{9^9}}` would take forever.
+ * docs/environments.md says what counts as equal.
  */
 import type { Message } from '../../common/types.ts'
 import { MaybeThinkParser, type Parser } from '../parsers.ts'
@@ -16,12 +16,12 @@ export { extractAnswer, lastBoxed } from './extract.ts'
 export interface MathEqualOptions {
   /** Time limit of one comparison. Default 5. */
   seconds?: number
-  /** Relative difference up to which two numbers are equal. Default 0: 0.333 is not 1/3. */
+  /** Relative difference up to which two numbers count as equal. Default 0: 0.333 does not equal 1/3. */
   tolerance?: number
   signal?: AbortSignal
 }
 
-/** `undecided`: why there is no verdict (time, memory), in words; `equal` is then false. */
+/** `undecided`: why there is no verdict (time, memory), in words. `equal` is false in this case. */
 export interface MathVerdict {
   equal: boolean
   undecided: string | null
@@ -30,14 +30,14 @@ export interface MathVerdict {
 let workers: Workers | undefined
 
 /**
- * Whether two final answers are the same: `\frac{1}{2}` and `0.5`, `\{2, 1\}` and `1, 2`, `(x+1)^2` and `x^2+2x+1`. Never rejects for what they hold.
- * Throws UserError where @cortex-js/compute-engine is not installed, and CallEnded when aborted.
+ * Whether two final answers are equal: `\frac{1}{2}` and `0.5`, `\{2, 1\}` and `1, 2`, `(x+1)^2` and `x^2+2x+1`. Never rejects because of their
+ * content. Throws UserError if @cortex-js/compute-engine is not installed, and CallEnded if aborted.
  */
 export async function mathEqual(gold: string, given: string, options: MathEqualOptions = {}): Promise<MathVerdict> {
   const [a, b] = [gold.trim(), given.trim()]
   if (a === '' || b === '') return { equal: false, undecided: null }
   if (a === b) return { equal: true, undecided: null }
-  // Most answers of most data sets are numbers; they need no thread. Up to fifteen digits are exact.
+  // Most answers of most datasets are numbers, which need no thread. Up to fifteen digits are exact.
   if (/^-?\d{1,15}$/u.test(a) && /^-?\d{1,15}$/u.test(b) && !options.tolerance)
     return { equal: Number(a) === Number(b), undecided: null }
   if (!workers) {
@@ -48,13 +48,13 @@ export async function mathEqual(gold: string, given: string, options: MathEqualO
   try {
     return { equal: await workers.call<boolean>('same', [a, b, { tolerance }], { seconds, signal }), undecided: null }
   } catch (error) {
-    // Only limits that the answer itself exceeded; an abort, or workers that do not start, are errors.
+    // Only a limit that the answer itself exceeded is a verdict. An abort, or workers that do not start, are errors.
     if (!(error instanceof CallEnded) || error.why === 'abort') throw error
     return { equal: false, undecided: error.message }
   }
 }
 
-/** Ends the threads; the next comparison starts new ones. Idle ones do not keep a process alive, so only tests need it. */
+/** Ends the worker threads. The next comparison starts new ones. Idle threads do not keep Node running, so only tests need this. */
 export function closeMath(): void {
   workers?.close()
   workers = undefined
@@ -63,21 +63,21 @@ export function closeMath(): void {
 export interface MathRubricOptions {
   /** Weight of `correct_answer`. Default 1. */
   weight?: number
-  /** More reward functions and metrics. */
+  /** Additional reward functions and metrics. */
   functions?: Record<string, RewardSpec>
   /** Group functions. */
   group?: Record<string, GroupRewardSpec>
-  /** Finds the final answer in the assistant's text. Default: extractAnswer of the text after `</think>`, if there is one. */
+  /** Extracts the final answer from the assistant's text. Default: extractAnswer, applied to the text after `</think>` if there is one. */
   parser?: Parser
-  /** Limit of one comparison; a later one counts as wrong. Default 5. */
+  /** Time limit of one comparison. A comparison that exceeds it counts as wrong. Default 5. */
   seconds?: number
   /** See MathEqualOptions. Default 0. */
   tolerance?: number
 }
 
 /**
- * `correct_answer`: 1 where the final answer is the row's, else 0. `math_undecided` (a metric): 1 where a limit ended the comparison.
- * The row's answer may be the answer alone, a solution that ends in `#### 42`, or one with `\boxed{42}`.
+ * Rewards correct final answers. `correct_answer` is 1 if the final answer equals the row's, else 0. The metric `math_undecided` is 1 if a limit
+ * ended the comparison. The row's answer may be the answer alone, a solution that ends in `#### 42`, or one with `\boxed{42}`.
  */
 export class MathRubric extends Rubric {
   constructor(options: MathRubricOptions = {}) {
@@ -96,7 +96,7 @@ export class MathRubric extends Rubric {
     }
     super(
       {
-        // Comparisons queue for two threads: `seconds` limits one comparison, this the time in the queue.
+        // Comparisons wait in a queue for two threads. `seconds` limits one comparison, this limit includes the time in the queue.
         correct_answer: { reward: async (args) => ((await verdict(args)).equal ? 1 : 0), weight, timeoutSeconds: 1200 },
         math_undecided: {
           reward: async (args) => ((await verdict(args)).undecided === null ? 0 : 1),

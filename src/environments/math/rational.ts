@@ -1,12 +1,12 @@
-/** Exact rational numbers: numbers are compared as fractions of integers, so that 0.1 is 1/10 and 0.333 is not 1/3. */
+/** Exact rational numbers. Numbers are compared as fractions of integers, so that 0.1 equals 1/10 and 0.333 does not equal 1/3. */
 
 export interface Rational {
   n: bigint
-  /** Above 0, with no common factor with n. */
+  /** Positive, with no common factor with n. */
   d: bigint
 }
 
-/** Numbers with more digits or larger powers are left to symbols.ts, which has a time limit. */
+/** Numbers with more digits or larger powers are left to symbols.ts, which runs under a time limit. */
 const maxDigits = 400
 const maxPower = 400
 
@@ -20,14 +20,14 @@ function make(n: bigint, d: bigint): Rational | null {
 
 export const sameRational = (a: Rational, b: Rational) => a.n === b.n && a.d === b.d
 export const hundredth = (a: Rational) => make(a.n, a.d * 100n)!
-/** As a float, for tolerances. */
+/** Converts to a float, for comparisons with a tolerance. */
 export const asNumber = (a: Rational) => Number(a.n) / Number(a.d)
 
 const negative = (a: Rational | null) => a && { n: -a.n, d: a.d }
 
 /**
- * Reads clean LaTeX (cleanAnswer) of one number: whole numbers with thousands separators, decimals, repeating decimals (`0.\overline{3}`),
- * fractions (`\frac`, `a/b`), mixed numbers, scientific notation, powers of whole numbers. null for all else.
+ * Parses one number from normalised LaTeX (cleanAnswer): integers with thousands separators, decimals, repeating decimals (`0.\overline{3}`),
+ * fractions (`\frac`, `a/b`), mixed numbers, scientific notation, powers of integers. Returns null for anything else.
  */
 export function parseRational(text: string): Rational | null {
   const s = text.trim()
@@ -61,7 +61,7 @@ function parseFraction(s: string): Rational | null {
   return top && bottom ? make(top.n * bottom.d, top.d * bottom.n) : null
 }
 
-/** `3\frac{1}{2}`, `3 1/2`: a whole number before a proper fraction. Before an improper one it may be a product: null. */
+/** Parses `3\frac{1}{2}`, `3 1/2`: an integer before a proper fraction. Before an improper fraction it may be a product: null. */
 function parseMixed(s: string): Rational | null {
   const match = /^(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}$/u.exec(s) ?? /^(\d+)\s+(\d+)\s*\/\s*(\d+)$/u.exec(s)
   if (!match) return null

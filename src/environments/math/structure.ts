@@ -1,4 +1,4 @@
-/** Reads clean LaTeX as a structure: numbers, expressions, tuples, intervals, sets, lists, unions, equations, inequalities, matrices, words. */
+/** Parses normalised LaTeX into structures: numbers, expressions, tuples, intervals, sets, lists, unions, equations, inequalities, matrices, words. */
 import { parseRational, type Rational } from './rational.ts'
 import { splitUnit } from './units.ts'
 
@@ -7,12 +7,12 @@ export type Answer =
   | { kind: 'words'; text: string }
   /** A, (A), \text{(A)} 7 */
   | { kind: 'choice'; letter: string }
-  /** Lists without brackets, and sets: the order does not count. */
+  /** Lists without brackets, and sets: order does not matter. */
   | { kind: 'list' | 'set' | 'union'; items: Answer[] }
-  /** Tuples and intervals: brackets and order count. */
+  /** Tuples and intervals: brackets and order matter. */
   | { kind: 'bracket'; open: string; close: string; items: Answer[] }
   | { kind: 'equation'; left: string; right: string }
-  /** A single variable's range. */
+  /** The range of a single variable. */
   | { kind: 'range'; variable: string; range: Answer }
   | { kind: 'relation'; sides: string[]; signs: string[] }
   | { kind: 'matrix'; form: string; rows: Answer[][] }
@@ -26,7 +26,7 @@ const synonyms: Record<string, string> = {
   'no real solutions': 'no real solution',
 }
 
-/** Parses an answer. Beyond 20 levels of nesting the text is taken as it is. */
+/** Parses an answer. Beyond 20 levels of nesting the text is not parsed any further. */
 export function parseAnswer(text: string, depth = 0): Answer {
   const s = text.trim()
   if (s === '') return { kind: 'nothing' }
@@ -71,7 +71,7 @@ function parseChoice(s: string): Answer | null {
   return letter ? { kind: 'choice', letter: letter[1] } : null
 }
 
-/** Removes the commas of `1,234,567`, unless brackets make them separators. */
+/** Removes the commas of `1,234,567`, unless brackets around them make them separators. */
 function thousands(s: string): string {
   return /[([{]\s*-?\d{1,3}(?:,\d{3})+\s*,?|\\\{/u.test(s) && !s.startsWith('\\frac')
     ? s
@@ -81,7 +81,7 @@ function thousands(s: string): string {
       )
 }
 
-/** Splits a text at separators outside all brackets. `signs[i]` is the separator between parts i and i + 1. */
+/** Splits a text at separators that are outside all brackets. `signs[i]` is the separator between parts i and i + 1. */
 function splitTop(s: string, separators: readonly string[]): { parts: string[]; signs: string[] } {
   const parts: string[] = []
   const signs: string[] = []
@@ -114,7 +114,7 @@ function parseRelation(s: string, depth: number): Answer | null {
   if (signs.length === 0) return null
   if (signs.length === 1 && signs[0] === '\\approx' && parts[0] === '') return parseAnswer(parts[1], depth + 1)
   if (parts.some((part) => part === '')) {
-    // "= 5": the answer to "x".
+    // "= 5" as an answer to "x".
     return parts[0] === '' && signs[0] === '=' && parts.length === 2
       ? parseAnswer(parts[1], depth + 1)
       : { kind: 'words', text: s }
@@ -126,7 +126,7 @@ function parseRelation(s: string, depth: number): Answer | null {
   return parseRange(parts, signs) ?? { kind: 'relation', sides: parts, signs }
 }
 
-/** `x < 3`, `1 < x \le 2`, `2 \ge x > 1` as intervals. */
+/** Parses `x < 3`, `1 < x \le 2`, `2 \ge x > 1` as intervals. */
 function parseRange(parts: string[], signs: string[]): Answer | null {
   const isVariable = (part: string) => /^(?:[a-zA-Z]|\\[a-z]+)$/u.test(part) && !/^\\(?:pi|infty)$/u.test(part)
   const downward = signs.every((sign) => sign === '>' || sign === '\\ge')
@@ -158,7 +158,7 @@ function parseBracket(s: string, depth: number): Answer | null {
   return null
 }
 
-/** Whether the first bracket is closed by the last. Any closing bracket matches any opening one, for half-open intervals. */
+/** Whether the first bracket is closed by the last one. Any closing bracket matches any opening one, for half-open intervals. */
 function spans(s: string, openLength: number, closeLength: number): boolean {
   let depth = 1
   for (let i = openLength; i < s.length - closeLength; i++) {
@@ -181,7 +181,10 @@ function parseValue(s: string): Answer {
 
 const shortWords = new Set('am an as at be by do go he hi if in is it me my no of ok on or so to up us we'.split(' '))
 
-/** The text in lower case where it consists of words (or a time of day), else null. One letter is a variable; two are a product unless they are a word. */
+/**
+ * The text in lower case if it consists of words (or is a time of day), else null. A single letter is a variable, two letters are a product unless
+ * they form a known word.
+ */
 function plainWords(s: string): string | null {
   const inner = s.replace(/\\text\s*\{([^{}]*)\}/gu, '$1').trim()
   const words = inner.toLowerCase().replace(/["'.!]/gu, '').replace(/\s+/gu, ' ').trim() // prettier-ignore

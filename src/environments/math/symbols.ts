@@ -1,8 +1,8 @@
 /**
- * Equality of expressions by @cortex-js/compute-engine, which reads LaTeX and computes with any number of digits.
- * Constants are equal when 60 digits of their difference are zeros. Expressions with variables are equal when they agree at random points,
- * positive and negative, to 40 digits: different polynomials agree at such points with a probability of almost 0. A rewriting system
- * would say "different" where it finds no proof, and its search takes unbounded time.
+ * Equality of expressions, using @cortex-js/compute-engine, which reads LaTeX and computes with any number of digits. Constants are equal if their
+ * difference is 0 to 60 digits. Expressions with variables are equal if they agree to 40 digits at random points, positive and negative: the
+ * probability that different polynomials agree at such points is almost 0. Symbolic rewriting is not used: it would answer "different" whenever it
+ * finds no proof, and its search takes unbounded time.
  */
 import { ComputeEngine, type Expression } from '@cortex-js/compute-engine'
 import { hashSeed, Random } from '../../common/random.ts'
@@ -11,7 +11,7 @@ import type { Symbols } from './compare.ts'
 const ce = new ComputeEngine()
 ce.precision = 80
 
-/** How many points expressions are compared at, and at how many (`needed`) both must have a value for a verdict. */
+/** Number of points at which expressions are compared, and at how many of them (`needed`) both must have a value for a verdict. */
 const points = 8
 const needed = 4
 
@@ -24,7 +24,7 @@ const isFinite = ({ re, im }: Complex) => Number.isFinite(re) && Number.isFinite
 const size = ({ re, im }: Complex) => Math.hypot(re, im)
 
 function parse(latex: string): Expression | null {
-  // The library reads "4 2" as 42, and 1010_2 as ten, which does not answer a question for binary digits.
+  // The library reads "4 2" as 42, and 1010_2 as ten, which is no answer to a question for binary digits.
   if (/(?<!_)\d\s+\.?\d|\d\s*_/u.test(latex)) return null
   const expression = ce.parse(latex.replaceAll('\\degree', '^\\circ'))
   if (!expression?.isValid) return null
@@ -39,7 +39,7 @@ function value(expression: Expression): Complex {
   return { re, im: Number.isNaN(im) && Number.isFinite(re) ? 0 : im }
 }
 
-/** a - b and the magnitude of both at one point. null where only one of them has a value there. */
+/** a - b and the magnitude of both, at one point. Null if only one of them has a value there. */
 function difference(a: Expression, b: Expression, at: Record<string, number>): { off: number; scale: number } | null | undefined {
   const [x, y] = [a.subs(at), b.subs(at)]
   const [u, v] = [value(x), value(y)]
@@ -53,7 +53,7 @@ function variables(...expressions: Expression[]): string[] {
   return [...new Set(expressions.flatMap((expression) => expression.unknowns))].toSorted()
 }
 
-/** The same points for the same variables, so that a reward does not depend on chance. */
+/** Yields the same points for the same variables, so that rewards are deterministic. */
 function* probes(names: string[]): Generator<Record<string, number>> {
   const random = new Random(hashSeed('probe', ...names))
   for (let i = 0; i < points; i++) {
@@ -98,7 +98,7 @@ export const symbols: Symbols = {
     if (!a || !b) return false
     const names = variables(a, b)
     if (names.length === 0 || variables(a).join() !== variables(b).join()) return false
-    // Equal if a = c b with the same c at all points.
+    // The equations are equal if a = c b with the same c at all points.
     const ratio = ce.box(['Divide', a.json, b.json] as never)
     const at = [...probes(names)].map((point) => value(ratio.subs(point))).filter(isFinite)
     const base = at[0]

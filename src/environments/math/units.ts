@@ -2,7 +2,7 @@
 
 export interface Measured {
   value: string
-  /** One canonical name, '' for none. '%' for percent. */
+  /** The canonical name; '' if there is no unit, '%' for percent. */
   unit: string
 }
 
@@ -14,7 +14,7 @@ const groups = [
 ] // prettier-ignore
 const aliases = new Map(groups.flatMap((group) => group.split(' ').map((name, _, names) => [name, names[0]] as const)))
 
-/** Abbreviations and names that are units even without `\text`. Not single letters, which are variables. */
+/** Names and abbreviations that count as units even without `\text`. Single letters do not, as they are variables. */
 const bare = new Set([...aliases.keys()].filter((name) => name.length > 1 && !['in', 'pa'].includes(name)))
 
 /** The canonical name of a unit: `square centimeters`, `cm^2` and `sq cm` become `cm^2`. */
@@ -42,7 +42,7 @@ function canonicalUnit(text: string): string {
 
 const currencies: Record<string, string> = { '\\$': 'dollar', '€': 'euro', '£': 'gbp', '¥': 'yen', '₹': 'inr' }
 
-/** Splits the unit off clean LaTeX. Without a unit, or with nothing else, the whole text is the value. */
+/** Splits the unit off normalised LaTeX. If there is no unit, or nothing else, the whole text is the value. */
 export function splitUnit(text: string): Measured {
   let s = text.trim()
   const units: string[] = []
@@ -72,7 +72,7 @@ export function splitUnit(text: string): Measured {
   return { value: s, unit: [...new Set(known)].join(' ') }
 }
 
-/** `12 cm^{2}`, `5 apples in total`: known units after anything, any words after a number alone. */
+/** Matches `12 cm^{2}`, `5 apples in total`: known units after anything, any words after a lone number. */
 function bareUnit(s: string): RegExpExecArray | null {
   const words = /(?<=^-?[\d.,/]+)\s+([a-zA-Z]{2,}(?:[ /][a-zA-Z]+)*)$/u.exec(s)
   if (words) return words

@@ -1,4 +1,4 @@
-/** The worker thread of MathRubric: parses and compares answers, which can take hours for a malicious one. */
+/** The worker thread of MathRubric. Parses and compares answers, which could take hours for a malicious answer. */
 import { serve } from '../sandbox/serve.ts'
 import { type CompareOptions, sameAnswer } from './compare.ts'
 import { symbols } from './symbols.ts'

@@ -1,9 +1,9 @@
 /**
- * Runs JavaScript that a model wrote, as a reward needs it: with limits of time, memory and output, without files, network or anything
- * else of the machine, and never in the trainer's own isolate.
- * It is QuickJS compiled to WebAssembly (quickjs-emscripten), a fresh instance for each run, in a child process under Node's --permission, which is
- * killed when it does not return. So there are three walls: QuickJS can reach nothing outside its memory but one `write` function; the child
- * may open no file but its own code, and start no process; and a crash of the child affects nothing else. A child starts as fast as a thread
+ * Runs JavaScript that a model wrote, for reward functions: with limits on time, memory and output, without access to files, the network or anything
+ * else on the machine, and never in the trainer's own isolate.
+ * Each run gets a fresh instance of QuickJS compiled to WebAssembly (quickjs-emscripten), in a child process under Node's --permission that is killed
+ * if it does not return. This gives three layers of protection: QuickJS can reach nothing outside its memory except one `write` function; the child
+ * may open no files but its own code and start no processes; and a crash of the child affects nothing else. A child starts as fast as a thread
  * (docs/environments.md).
  */
 import { load } from '../packages.ts'
@@ -13,15 +13,15 @@ import type { SandboxJob, SandboxResult } from './protocol.ts'
 export type { SandboxCall, SandboxCause, SandboxResult } from './protocol.ts'
 
 export interface SandboxOptions {
-  /** Values that the code sees as globals: JSON data. */
+  /** Values that the code sees as globals, as JSON data. */
   globals?: Record<string, unknown>
-  /** The code must evaluate to a function, which is called with each of these argument lists; results are in `calls`, not in `value`. */
+  /** If given, the code must evaluate to a function, which is called with each of these argument lists. Results are in `calls`, not in `value`. */
   calls?: unknown[][]
-  /** Limit of the run's processor time, so that a busy machine changes no reward. Default 2. */
+  /** Limit on the run's processor time, which is used so that a busy machine does not change rewards. Default 2. */
   seconds?: number
-  /** Memory limit. Default 32; at least 17, which QuickJS itself needs. */
+  /** Memory limit. Default 32. At least 17, which QuickJS itself needs. */
   memoryMb?: number
-  /** The most characters of all output, and of each value. Default 65536. */
+  /** Maximum number of characters of the whole output, and of each value. Default 65536. */
   outputBytes?: number
   /** Seed of Math.random. Default 0. */
   seed?: number
@@ -29,7 +29,7 @@ export interface SandboxOptions {
   signal?: AbortSignal
 }
 
-/** Wall-clock seconds after which a process that does not end its run is killed; its start is not counted. */
+/** Wall-clock seconds after which a process that has not finished its run is killed. Its start does not count. */
 const killAfter = (seconds: number): number => 3 * seconds + 2
 
 const packages = ['quickjs-emscripten']
@@ -37,8 +37,8 @@ const packages = ['quickjs-emscripten']
 let pool: Workers | undefined
 
 /**
- * Runs `code` as a script. Never rejects for what the code does: `error` describes the cause, `cause` names its kind.
- * Throws UserError where quickjs-emscripten is not installed, and RangeError for limits that are not above 0.
+ * Runs `code` as a script. Never rejects because of what the code does: `error` describes what went wrong, `cause` is its kind. Throws UserError if
+ * quickjs-emscripten is not installed, and RangeError for limits that are not above 0.
  *
  *     const { value, error } = await runSandboxed('[1, 2, 3].map(x => x * x)', { seconds: 1 })
  */
@@ -63,7 +63,7 @@ export async function runSandboxed(code: string, options: SandboxOptions = {}): 
   }
 }
 
-/** Ends the sandbox's processes; the next run starts new ones. Idle ones do not keep a process alive, so only tests need it. */
+/** Ends the sandbox's processes. The next run starts new ones. Idle processes do not keep Node running, so only tests need this. */
 export function closeSandbox(): void {
   pool?.close()
   pool = undefined

@@ -1,10 +1,10 @@
 /**
- * Runs work that may hang, use too much memory or crash in workers that can be killed: each call has a time limit after which its worker is
- * killed, each worker its own isolate and heap limit. The next call gets a new worker. Idle workers do not keep the process alive.
- * A worker is a thread, or a child process that may read no files but its own code and may start no process.
+ * A pool of workers for work that may hang, use too much memory or crash. Each call has a time limit after which its worker is killed, and each
+ * worker has its own isolate and heap limit. The next call gets a new worker. Idle workers do not keep Node running. A worker is a thread, or a child
+ * process that may read no files but its own code and start no processes.
  *
- * Not the package workerpool: when one of its workers dies, queued calls are never run (seen with 10.0.3), its idle workers keep the process
- * alive, and a worker's start counts as time of its first call.
+ * The package workerpool is not used because queued calls are never run when one of its workers dies (seen with 10.0.3), its idle workers keep Node
+ * running, and the start of a worker counts towards the time limit of its first call.
  */
 import { fork } from 'node:child_process'
 import { existsSync, realpathSync } from 'node:fs'
@@ -15,28 +15,28 @@ import { messageOf } from '../../common/errors.ts'
 import type { WorkerReply } from './serve.ts'
 
 interface WorkersOptions {
-  /** The worker's file: it ends with `serve({...})`. A `.ts` URL finds the `.js` of a packed package too. */
+  /** The worker's file, which ends with `serve({...})`. In a packed package, a `.ts` URL finds the `.js` file. */
   script: URL
-  /** Where the work runs. */
+  /** Whether a worker is a thread or a child process. */
   as: 'thread' | 'child'
   /** Packages whose files a child may read. */
   packages?: string[]
   /** More files and folders that a child may read. */
   readable?: string[]
-  /** The most workers. Default 2. */
+  /** Maximum number of workers. Default 2. */
   size?: number
-  /** Heap of a worker in MiB. Default 256. */
+  /** Heap limit of a worker in MiB. Default 256. */
   heapMb?: number
 }
 
 interface CallLimits {
-  /** Time limit, counted from when the call starts to run: waiting for a worker or its start does not count. */
+  /** Time limit, counted from when the call starts to run. Waiting for a worker and starting it do not count. */
   seconds: number
   /** Ends the call early. */
   signal?: AbortSignal
 }
 
-/** Why a call gave no result. `message` is the cause in words. */
+/** Says why a call gave no result. `message` is the reason in words. */
 export class CallEnded extends Error {
   override name = 'CallEnded'
   readonly why: 'time' | 'abort' | 'memory' | 'crash'
@@ -54,20 +54,20 @@ interface Job {
   reject(error: Error): void
 }
 
-/** What a thread and a child have in common. */
+/** Common interface of threads and child processes. */
 interface Handle {
   post(message: unknown): void
   kill(): void
-  /** Whether it keeps the process alive. */
+  /** Sets whether the worker keeps Node running. */
   hold(yes: boolean): void
-  /** The end of what it wrote to standard error. */
+  /** The end of its standard error output. */
   lastWords: string
   job: Job | null
   timer?: ReturnType<typeof setTimeout>
   ready: boolean
 }
 
-/** A worker that is not ready after this time has failed. */
+/** A worker that is not ready after this time counts as failed. */
 const startSeconds = 120
 
 export class Workers {
@@ -80,8 +80,8 @@ export class Workers {
   }
 
   /**
-   * Runs a method of the worker. Arguments and result must be structured-cloneable.
-   * Throws CallEnded when the call was late or aborted, or its worker died; an Error when workers cannot be started; and the method's own errors.
+   * Calls a method of the worker. Arguments and result must be structured-cloneable. Throws CallEnded if the call exceeded its time limit, was
+   * aborted, or its worker died; an Error if workers cannot be started; and what the method throws.
    */
   async call<T>(method: string, args: unknown[], { seconds, signal }: CallLimits): Promise<T> {
     if (signal?.aborted) throw new CallEnded('abort', 'it was aborted')
@@ -98,7 +98,7 @@ export class Workers {
     }
   }
 
-  /** Ends all workers and the calls that wait. A later call starts new ones. */
+  /** Ends all workers and rejects the waiting calls. A later call starts new workers. */
   close(): void {
     for (const job of this.#queue.splice(0)) job.reject(new CallEnded('abort', 'the workers were closed'))
     for (const handle of this.#handles) {
@@ -107,7 +107,7 @@ export class Workers {
     }
   }
 
-  /** Gives waiting calls to idle workers, and starts workers while there are calls for them. */
+  /** Assigns waiting calls to idle workers, and starts more workers as long as calls wait. */
   #pump(): void {
     for (const handle of this.#handles) {
       if (!handle.ready || handle.job) continue
@@ -126,7 +126,7 @@ export class Workers {
     }
   }
 
-  /** Ends a call, and its worker where one runs it. */
+  /** Rejects a call, and ends the worker that runs it, if any. */
   #end(job: Job, error: Error): void {
     job.reject(error)
     this.#queue = this.#queue.filter((other) => other !== job)
@@ -153,7 +153,7 @@ export class Workers {
   }
 
   #died(handle: Handle, how: string): void {
-    if (!this.#handles.has(handle)) return // we ended it
+    if (!this.#handles.has(handle)) return // ended by us
     const { job, ready, lastWords } = handle
     this.#drop(handle)
     if (!ready) {
@@ -183,7 +183,7 @@ export class Workers {
 }
 
 function startThread(file: string, heapMb: number): Handle & { worker: Worker } {
-  // Its output is neither shown nor read: a stream that is read keeps the process alive. Its errors come as events.
+  // Its output is neither shown nor read: reading a stream would keep Node running. Its errors arrive as events.
   const worker = new Worker(file, {
     resourceLimits: { maxOldGenerationSizeMb: heapMb },
     env: {},
@@ -205,13 +205,13 @@ function startThread(file: string, heapMb: number): Handle & { worker: Worker } 
 function startChild(file: string, heapMb: number, readable: readonly string[]) {
   const allowed = readable.map((folder) => `--allow-fs-read=${folder}`)
   const execArgv = ['--permission', ...allowed, `--max-old-space-size=${heapMb}`]
-  // The child gets none of our environment variables, which may hold keys; only SystemRoot, without which Windows starts no program.
+  // The child does not get our environment variables, which may contain keys. SystemRoot is the exception: without it Windows cannot start programs.
   const env = process.env.SystemRoot === undefined ? {} : { SystemRoot: process.env.SystemRoot }
   const worker = fork(file, [], { execArgv, env, serialization: 'advanced', stdio: ['ignore', 'ignore', 'pipe', 'ipc'] })
   const stderr = worker.stderr as typeof worker.stderr & { ref?(): void; unref?(): void }
   const handle: Handle & { worker: typeof worker } = {
     worker,
-    // A child that has just died is reported by its exit event, not here.
+    // If the child has just died, its exit event reports that, not this callback.
     post: (message) => void worker.send(message as object, () => {}),
     kill: () => void worker.kill('SIGKILL'),
     hold(yes) {
@@ -229,8 +229,9 @@ function startChild(file: string, heapMb: number, readable: readonly string[]) {
 }
 
 /**
- * The paths that a child must read to start a script: our code with its package.json (for its type), and the `node_modules` folders that Node
- * searches from there, existing or not (Node asks for all), both by their names and by the targets of links.
+ * The paths that a child must be able to read to start a script: our code with its package.json (which gives the module type), and the `node_modules`
+ * folders that Node searches from there. Folders that do not exist are included, as Node asks for all of them. Links are included by name and by
+ * target.
  */
 function readableFor(script: string, packages: readonly string[]): string[] {
   const own = ['../../', '../../../package.json'].map((path) => fileURLToPath(new URL(path, import.meta.url)))

@@ -1,12 +1,10 @@
-/** The input and output of a sandboxed run, for both the pool's and the worker's side. */
+/** The input and output of a sandboxed run, shared by the pool and the worker. */
 
 export interface SandboxJob {
   code: string
-  /** Values that the code sees as globals: JSON. */
+  /** Values that the code sees as globals, as JSON data. */
   globals: Record<string, unknown>
-  /**
-   * Call what the code evaluates to with each of these argument lists; each result is in `calls`. Without: nothing is called.
-   */
+  /** Argument lists with which to call the function that the code evaluates to. Each result goes into `calls`. If there are none, nothing is called. */
   calls: unknown[][]
   seconds: number
   memoryMb: number
@@ -15,26 +13,26 @@ export interface SandboxJob {
 }
 
 /**
- * What stopped a run: 'code': it threw or is no JavaScript; 'time', 'memory', 'stack', 'output': a limit; 'crash': the engine itself broke;
- * 'abort': the caller ended it.
+ * What stopped a run. 'code': the code threw or is not valid JavaScript. 'time', 'memory', 'stack', 'output': a limit. 'crash': the engine itself
+ * broke. 'abort': the caller ended it.
  */
 export type SandboxCause = 'code' | 'time' | 'memory' | 'stack' | 'output' | 'crash' | 'abort'
 
-/** The result of one call. `value` is JSON data; undefined where the result is not. */
+/** The result of one call. `value` is JSON data, or undefined if the result is not. */
 export interface SandboxCall {
   value: unknown
-  /** The cause in words, null where there was none. */
+  /** The error in words, null if there was none. */
   error: string | null
 }
 
 export interface SandboxResult {
-  /** The output of `console.log` and the like, one line for each call, cut at the limit. */
+  /** Output of `console.log` and similar functions, one line per call, cut off at the limit. */
   stdout: string
-  /** What the code evaluated to (a promise: what it settled to), as JSON data. */
+  /** What the code evaluated to, as JSON data. For a promise, the value that it settled to. */
   value: unknown
-  /** Results in the order of the job's calls; fewer where a limit ended the run. */
+  /** Results in the order of the job's calls. Fewer than calls if a limit ended the run. */
   calls: SandboxCall[]
-  /** The cause in words, null when the code ran to its end. */
+  /** The error in words, null if the code ran to its end. */
   error: string | null
   cause: SandboxCause | null
 }

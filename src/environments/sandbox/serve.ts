@@ -1,10 +1,10 @@
-/** The worker's side of pool.ts, the same in a thread and in a child process. */
+/** The worker's side of pool.ts, for both threads and child processes. */
 import { parentPort } from 'node:worker_threads'
 
-/** Messages of a worker: 'ready' once, then one for each call. */
+/** Messages from a worker: 'ready' once, then one for each call. */
 export type WorkerReply = { ready: true } | { result: unknown } | { error: string }
 
-/** Runs the methods that the pool asks for, one at a time. A worker whose pool is gone ends. */
+/** Runs the methods that the pool calls, one at a time. Exits when the pool is gone. */
 export function serve(methods: Record<string, (...args: never[]) => unknown>): void {
   const reply = (message: WorkerReply) => (parentPort ? parentPort.postMessage(message) : process.send?.(message))
   const run = async ({ method, args }: { method: string; args: never[] }) => {

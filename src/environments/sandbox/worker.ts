@@ -1,8 +1,7 @@
 /**
- * The child's side of the sandbox: a fresh QuickJS for each run (a WebAssembly instance with its own memory, which cannot grow beyond the limit).
- * The code has the language and `console`, and nothing else: no module loader, no file, no network, no timer, no host object.
- * QuickJS checks the deadline every few thousand steps; where it cannot (one huge BigInt product, a regular expression) the pool kills this
- * process.
+ * The child process of the sandbox. Each run gets a fresh QuickJS: a WebAssembly instance with its own memory, which cannot grow beyond the limit.
+ * The code has the language and `console` and nothing else: no module loader, files, network, timers or host objects. QuickJS checks the deadline
+ * every few thousand steps. Where it cannot (one huge BigInt product, a regular expression), the pool kills this process.
  */
 import {
   newQuickJSWASMModuleFromVariant,
@@ -14,15 +13,16 @@ import {
 import type { SandboxCall, SandboxCause, SandboxJob, SandboxResult } from './protocol.ts'
 import { serve } from './serve.ts'
 
-/** The part of WebAssembly that is used here; Node's types lack it. */
+/** The part of WebAssembly that is used here, as Node's types lack it. */
 interface WasmMemory {
   readonly buffer: ArrayBuffer
 }
 declare const WebAssembly: { Memory: new (pages: { initial: number; maximum: number }) => WasmMemory }
 
 /**
- * Runs before the code and keeps its own copies of what it needs, so that nothing the code overwrites changes how results are read.
- * The seed makes Math.random, and so a reward, repeatable. `Function` and `eval` remain: what they make has no more than the code has.
+ * Runs before the code. It keeps its own references to the built-in functions it needs, so that code which overwrites them cannot change how results
+ * are read. The seed makes Math.random, and therefore rewards, reproducible. `Function` and `eval` remain, since code made by them has no more
+ * access.
  */
 const prelude = `(write, seed) => {
   const { parse, stringify } = JSON, text = String, apply = Reflect.apply
@@ -53,22 +53,25 @@ class Stopped extends Error {
   }
 }
 
-/** Processor time of this thread: beside a software adapter, which uses every core, wall-clock time would cut off code that is fast enough. */
+/**
+ * Processor time of this thread. On a machine busy with a software adapter, which uses every core, a wall-clock limit would cut off code that is fast
+ * enough.
+ */
 function processorSeconds(): number {
   const { user, system } = process.threadCpuUsage()
   return (user + system) / 1e6
 }
 
-/** Runs a job. Never throws for what the code does. */
+/** Runs a job. Never throws because of what the code does. */
 async function run(job: SandboxJob): Promise<SandboxResult> {
   const result: SandboxResult = { stdout: '', value: undefined, calls: [], error: null, cause: null }
   try {
-    // In pages of 64 KiB, of which QuickJS needs 256 to start. This limit holds whatever QuickJS itself counts.
+    // Sizes are in pages of 64 KiB; QuickJS needs 256 of them to start. This limit holds independently of QuickJS's own accounting.
     const memory = new WebAssembly.Memory({ initial: 256, maximum: job.memoryMb * 16 })
     const quickjs = await newQuickJSWASMModuleFromVariant(newVariant(RELEASE_SYNC, { wasmMemory: memory }))
     const runtime = quickjs.newRuntime({ memoryLimitBytes: job.memoryMb * 2 ** 20, maxStackSizeBytes: 256 * 1024 })
     const context = runtime.newContext()
-    // Nothing is disposed: after a hostile run QuickJS would abort, and the whole instance is garbage anyway.
+    // Nothing is disposed: QuickJS would abort after a hostile run, and the whole instance is discarded anyway.
     play(job, context, memory, result)
   } catch (error) {
     const message = error instanceof Error ? error.message : String(error)
@@ -92,13 +95,13 @@ function play(job: SandboxJob, context: QuickJSContext, memory: WasmMemory, resu
   }
   context.runtime.setInterruptHandler(check)
 
-  /** Unwraps what QuickJS gave, or throws Stopped for a limit, or for what the code threw. */
+  /** Returns the value of an outcome. Throws Stopped if a limit was hit or the code threw. */
   const take = (outcome: { value: QuickJSHandle; error?: undefined } | { error: QuickJSHandle }): QuickJSHandle => {
     if (!('error' in outcome) || outcome.error === undefined) return (outcome as { value: QuickJSHandle }).value
     if (over) throw over
     const words = describe(context, outcome.error)
-    if (over) throw over // in a getter of the error
-    // With no memory left for an error object, QuickJS throws null, or nothing.
+    if (over) throw over // a limit hit in a getter of the error
+    // If there is no memory left for an error object, QuickJS throws null or nothing.
     const isFull = /^it threw (?:null)?$/u.test(words) && memory.buffer.byteLength > 0.75 * job.memoryMb * 2 ** 20
     if (isFull || /out of memory/u.test(words)) throw new Stopped('memory', memoryWords(job)[0])
     if (/stack overflow|Maximum call stack/u.test(words)) throw new Stopped('stack', 'it nested too deep for the stack')
@@ -113,7 +116,7 @@ function play(job: SandboxJob, context: QuickJSContext, memory: WasmMemory, resu
     if (room > 0) result.stdout += `${text.slice(0, room)}\n`
     if (written <= job.outputBytes) return
     over ??= new Stopped('output', `it wrote more than its limit of ${job.outputBytes} characters`)
-    // Long lines would take seconds before QuickJS checks the deadline again.
+    // Otherwise a loop that writes long lines would run for seconds before QuickJS checks the deadline again.
     throw over
   })
   const tools = take(
@@ -153,14 +156,14 @@ function play(job: SandboxJob, context: QuickJSContext, memory: WasmMemory, resu
   if (over) throw over
 }
 
-/** Runs pending promise jobs and returns the value that a promise settled to; any other value as it is. */
+/** Runs pending promise jobs. Returns the value that a promise settled to, and any other value unchanged. */
 function settle(
   context: QuickJSContext,
   handle: QuickJSHandle,
   take: (outcome: { value: QuickJSHandle } | { error: QuickJSHandle }) => QuickJSHandle,
   check: () => boolean,
 ): QuickJSHandle {
-  // One job at a time: the interrupt handler never runs in an endless chain of short jobs.
+  // One job at a time, as the interrupt handler never runs in an endless chain of short jobs.
   while (context.runtime.hasPendingJob()) {
     const done = context.runtime.executePendingJobs(1)
     if (done.error) take({ error: done.error })
@@ -173,7 +176,7 @@ function settle(
   throw new Stopped('code', 'its promise never settles: there are no timers and nothing to wait for')
 }
 
-/** An exception's name, message and line. Of its code only getters may run. */
+/** Formats an exception's name, message and line. Only getters of the exception can run the sandboxed code here. */
 function describe(context: QuickJSContext, error: QuickJSHandle): string {
   if (context.typeof(error) !== 'object' || context.sameValue(error, context.null))
     return `it threw ${String(context.dump(error)).slice(0, 200)}`
