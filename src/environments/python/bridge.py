@@ -1,12 +1,12 @@
-"""The Python end of the bridge to verifiers' environments. It is started by an environment in `environment.ts`, and never by hand.
+"""The Python side of the bridge to verifiers' environments. It is started by `bridge.ts`, never by hand.
 
-The first line of standard input is the command, as JSON; standard input then stays open as long as the run lives:
+The first line of standard input is the command, as JSON. Standard input then stays open as long as the run lives.
 
-- find {id}: whether a module of that name can be imported. Nothing is imported for it.
-- describe {id, args, kwargs}: loads the environment and writes its description (one line) and its rows (one line each) to standard output.
-- serve {id, args, kwargs, address, workers}: verifiers' own environment server, until standard input closes.
+- find {id}: says whether a module of that name can be imported, without importing anything.
+- describe {id, args, kwargs}: loads the environment, and writes its description (one line) and its rows (one line each) to standard output.
+- serve {id, args, kwargs, address, workers}: runs verifiers' own environment server until standard input is closed.
 
-Of verifiers 0.4.0 and later, which has tasksets in place of load_environment, the last two are in bridge_v1.py.
+For verifiers 0.4.0 and later, which has tasksets instead of load_environment, the last two are in bridge_v1.py.
 
 What the environment prints goes to standard error. A failure is one line {"failed": kind, "message": ...} and exit code 1.
 """
@@ -24,11 +24,11 @@ import time
 import traceback
 
 OLDEST, NEWEST = (0, 1, 14), (0, 3, 0)
-# From here on verifiers has tasksets only.
+# From this version on, verifiers has only tasksets.
 TASKSETS = (0, 4, 0)
 # A rollout whose worker has died this often fails.
 MOST_DEATHS = 3
-# Frames of verifiers itself and of this file, which are left out of messages.
+# Stack frames of verifiers itself and of this file, which are left out of messages.
 FRAMES = (os.sep + "verifiers" + os.sep, "importlib", os.path.basename(__file__))
 
 
@@ -50,7 +50,7 @@ def find(wish):
 
 
 def has_tasksets():
-    """Whether this Python's verifiers is one of tasksets. Raises Failed for one that is not supported."""
+    """Whether this Python's verifiers has tasksets. Raises Failed for an unsupported version."""
     try:
         import verifiers
     except ImportError as error:
@@ -126,7 +126,7 @@ def describe(wish, write):
     except ValueError as error:
         raise Failed("load", "it has no rows to train on (its dataset is not set)") from error
     env.build_eval_dataset()
-    # Without held-out rows verifiers would give those of training.
+    # Without held-out rows, verifiers would return the training rows.
     held = env.eval_dataset if env.eval_dataset is not None else []
     write(
         {
@@ -142,7 +142,7 @@ def describe(wish, write):
     for rows in (train, held):
         for row in rows:
             shown = {key: row.get(key) for key in ("example_id", "prompt", "answer", "info")}
-            # The bytes that the server is sent: numbers stay of the kind that they are in Python.
+            # The bytes to be sent to the server later. msgpack keeps Python's types of numbers.
             packed = msgpack.packb(dict(row), default=lambda value: encoded(value, msgpack_encoder), use_bin_type=True)
             write({"row": shown, "packed": base64.b64encode(packed).decode()})
     write({"done": True})
@@ -160,7 +160,7 @@ def plain(tool):
 
 
 def members_of(env):
-    """The environments of a group; for any other environment, itself."""
+    """The members of an environment group; for any other environment, the environment itself."""
     members = getattr(env, "envs", None)
     return [one for member in members for one in members_of(member)] if members else [env]
 
@@ -184,7 +184,7 @@ def rewards(env):
 
 
 def end_with(stream, writer, folder):
-    """Ends everything when the run is gone, for whatever reason: politely, and after a while by force. A killed run leaves the socket's folder behind."""
+    """Ends everything once the run is gone, for whatever reason: by SIGTERM, later by SIGKILL. A killed run leaves the socket's folder behind."""
     while stream.read(1):
         pass
     writer.close()
@@ -198,8 +198,8 @@ def end_with(stream, writer, folder):
 
 def give_up_after(deaths):
     """
-    Answers a request whose worker has ended so many times with that. verifiers would play it for ever: each playing asks the policy anew,
-    so that no limit of time is reached, and takes with it all that plays beside it.
+    Patches verifiers' router so that a request whose worker has died `deaths` times is answered with an error. verifiers would play it again forever: each
+    attempt asks the policy anew, so that no time limit is reached, and each death takes down everything else that the worker plays.
     """
     import msgpack
 
@@ -208,7 +208,7 @@ def give_up_after(deaths):
 
         run, restart_worker = EnvRouter.run, EnvRouter.restart_worker
     except (ImportError, AttributeError):
-        # Another version of verifiers may have no such router: leave it as it is.
+        # Another version of verifiers may not have this router: leave it as it is.
         return
 
     async def run_and_know(self, on_response, stop_event):
@@ -229,7 +229,7 @@ def give_up_after(deaths):
 
 
 def end_alone(stream):
-    """Ends everything at once when the run is gone: there is nothing to clean up."""
+    """Ends everything at once when the run is gone, as there is nothing to clean up."""
     while os.read(stream, 1):
         pass
     os.killpg(0, signal.SIGKILL)
@@ -244,7 +244,7 @@ def serve(wish):
 
     from verifiers.serve import ZMQEnvServer
 
-    # Workers end when this process does, even where it is killed.
+    # Workers end when this process does, even if it is killed.
     reader, writer = multiprocessing.Pipe(duplex=False)
     folder = os.path.dirname(wish["address"].removeprefix("ipc://"))
     threading.Thread(target=end_with, args=(sys.stdin.buffer, writer, folder), daemon=True).start()
@@ -268,7 +268,7 @@ def main():
         try:
             text = json.dumps(line, default=str, allow_nan=False)
         except ValueError:
-            # Shown only: the server is sent the packed row.
+            # For display only: the server gets the packed row.
             text = json.dumps({**line, "row": {**line["row"], "info": None}}, default=str)
         out.write(text + "\n")
         out.flush() if "row" not in line else None
@@ -278,7 +278,7 @@ def main():
         if wish["do"] == "find":
             write({"found": find(wish)})
         elif wish["do"] == "describe":
-            # By its number: a thread that waits in the file itself would hold it when Python ends.
+            # By its file descriptor: a thread waiting in the file object would hold its lock when Python exits.
             threading.Thread(target=end_alone, args=(0,), daemon=True).start()
             describe(wish, write)
         else:
@@ -294,11 +294,11 @@ def main():
         sys.exit(1)
     out.flush()
     if wish["do"] == "describe":
-        # Threads and processes that the environment has begun are not waited for.
+        # Threads and processes that the environment has started are not waited for.
         os._exit(0)
 
 
-# Processes that multiprocessing starts import this file too, and the folders of modules must be theirs as well.
+# Processes that multiprocessing starts import this file too, and must find modules in the same folders.
 own = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or ".") != own]
 for folder in os.environ.get("DAWN_RL_PYTHON_FOLDERS", "").split(os.pathsep):

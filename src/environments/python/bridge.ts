@@ -1,4 +1,4 @@
-/** Starts bridge.py, the Python end of the bridge, for its three commands: find, describe, serve. */
+/** Starts bridge.py, the Python side of the bridge, with one of its three commands: find, describe, serve. */
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { basename, delimiter, dirname, join, resolve } from 'node:path'
@@ -10,14 +10,14 @@ import { exactJson } from '../tables.ts'
 import type { Description, PythonRow } from './types.ts'
 import { messagesOf } from './types.ts'
 
-/** Which environment, and with what it is started. */
+/** Which environment to load, and how. */
 export interface PythonWish {
-  /** As in the config: a module's name ('-' or '_'), 'org/name', or a file that ends in .py. */
+  /** As in the config: a module's name (with '-' or '_'), 'org/name', or a file that ends in .py. */
   id: string
   args: Record<string, unknown>
-  /** Set on the environment after it was made (verifiers' extra_env_kwargs). */
+  /** Attributes that are set on the environment after it was created (verifiers' extra_env_kwargs). */
   kwargs: Record<string, unknown>
-  /** The Python that has verifiers. */
+  /** The Python executable, which has verifiers installed. */
   python: string
   /** Folder that relative paths start from. */
   base: string
@@ -27,20 +27,24 @@ const script = fileURLToPath(new URL('bridge.py', import.meta.url))
 const root = fileURLToPath(new URL('../../../', import.meta.url))
 /** The folder of the bundled Python environments. */
 const bundled = join(root, 'environments', 'python')
-/** Seconds that loading an environment may take; it may download its data set. */
+/** Time limit in seconds for loading an environment, which may download its dataset. */
 const DESCRIBE_SECONDS = 1800
-/** Milliseconds after its end within which its remaining output is read. */
+/** Milliseconds after a child's exit during which its remaining output is read. */
 const LAST_WORDS_MS = 1000
 const SETUP = `bash ${SCRIPTS}/setup-verifiers.sh`
 
-/** The Python of `python_path`, or by default that of scripts/setup-verifiers.sh. Undefined where it is missing. */
+/** The Python executable of `python_path`, or by default that of scripts/setup-verifiers.sh. Undefined if it does not exist. */
 export function pythonOf(python: boolean | string | undefined, base: string): string | undefined {
   if (typeof python === 'string') return python.includes('/') ? resolve(base, python) : python
   const here = [base, root].map((folder) => join(folder, '.venv-verifiers', 'bin', 'python'))
   return here.find((file) => existsSync(file))
 }
 
-/** @throws UserError with the command that installs it, and on Windows, whose processes have no groups and no sockets in folders, as bridge.py and verifiers need them */
+/**
+ * Like `pythonOf`, but throws if there is no Python.
+ * @throws UserError with the command that installs it. Also on Windows, where processes have no process groups and folders no sockets, which
+ * bridge.py and verifiers need
+ */
 export function needPython(id: string, python: boolean | string | undefined, base: string): string {
   if (process.platform === 'win32')
     throw new UserError(
@@ -55,7 +59,7 @@ export function needPython(id: string, python: boolean | string | undefined, bas
   )
 }
 
-/** Starts the child. The first line of its standard input is the command, and it ends when that input does. */
+/** Starts bridge.py. The first line of its standard input is the command, and it exits when its standard input is closed. */
 export function startBridge(
   wish: Omit<PythonWish, 'args' | 'kwargs'> & Record<string, unknown>,
   stdio: { stdout: 'pipe' | number; stderr: 'pipe' | number },
@@ -66,11 +70,11 @@ export function startBridge(
   const child = spawn(python, ['-u', script], {
     cwd: place.cwd,
     stdio: ['pipe', stdio.stdout, stdio.stderr],
-    // Its own process group, so that workers and what environments start end with it.
+    // A process group of its own, so that its workers and the processes that environments start end with it.
     detached: true,
     env: { ...place.env, ...env },
   })
-  // The child may end before the pipe is written to.
+  // The child may exit before the pipe is written to.
   child.stdin!.on('error', () => {})
   child.stdin!.write(JSON.stringify({ ...rest, id: place.name }) + '\n')
   return child
@@ -84,18 +88,18 @@ export function killGroup({ pid }: ChildProcess): void {
   }
 }
 
-/** Whether the Python of scripts/setup-verifiers.sh exists and has a module of this name; nothing is imported. */
+/** Whether the Python of scripts/setup-verifiers.sh exists and has a module of this name. Imports nothing. */
 export function pythonKnows(id: string, base: string): boolean {
   const python = /^[\w/-]+$/u.test(id) ? pythonOf(undefined, base) : undefined
   if (python === undefined) return false
   const { name, cwd, env } = moduleOf(id, base)
   const input = JSON.stringify({ do: 'find', id: name }) + '\n'
   const { stdout, error } = spawnSync(python, [script], { input, cwd, env, encoding: 'utf8', timeout: 60_000 })
-  // A Python that can't be started gives no output: the answer is no.
+  // A Python that cannot be started gives no output: the answer is no.
   return error === undefined && stdout.includes('"found": true')
 }
 
-/** The module behind an id, and where Python looks for it. */
+/** The name of the module behind an id, and where Python looks for it. */
 function moduleOf(id: string, base: string): { name: string; cwd: string; env: NodeJS.ProcessEnv } {
   const cwd = resolve(base)
   const isFile = id.endsWith('.py')
@@ -106,8 +110,8 @@ function moduleOf(id: string, base: string): { name: string; cwd: string; env: N
 }
 
 /**
- * Loads the environment in a short-lived process and returns its description.
- * @throws UserError for an id that Python does not know, an environment that raises, an unsupported version of verifiers
+ * Loads the environment in a short-lived process, and returns its description and rows.
+ * @throws UserError for an id that Python does not know, an environment that raises, and an unsupported version of verifiers
  */
 export async function describe(wish: PythonWish): Promise<Description & { rows: PythonRow[] }> {
   let about: Description | undefined
@@ -150,7 +154,7 @@ function attempt(text: string): unknown {
   }
 }
 
-/** Runs a command that ends by itself, and yields its output line by line. */
+/** Runs a command that exits by itself, and yields its output line by line. */
 async function ask(
   wish: Omit<PythonWish, 'args' | 'kwargs'> & Record<string, unknown>,
   seconds: number,
@@ -158,7 +162,7 @@ async function ask(
 ): Promise<void> {
   const child = startBridge(wish, { stdout: 'pipe', stderr: 'pipe' })
   const kill = () => killGroup(child)
-  // A run that ends meanwhile must not leave the child behind.
+  // The child must not be left behind if this process exits meanwhile.
   process.once('exit', kill)
   let late = false
   const timer = setTimeout(() => {
@@ -167,7 +171,7 @@ async function ask(
   }, seconds * 1000)
   let said = ''
   child.stderr!.on('data', (data: Buffer) => (said = (said + data.toString()).slice(-4000)))
-  // Processes that the environment started may hold standard error open, and one with its own process group is not killed.
+  // Processes that the environment started may keep standard error open, and are not killed if they have a process group of their own.
   child.once('exit', () => {
     kill()
     setTimeout(() => child.stderr!.destroy(), LAST_WORDS_MS).unref()

@@ -1,6 +1,6 @@
 """
-bridge.py's part for verifiers 0.4.0 and later, which has tasksets (verifiers.v1) in place of load_environment. It is the module dawn_rl_v1,
-by which name verifiers finds the harness below. Rollouts are asked for and answered in the form of verifiers' earlier environment server.
+The part of bridge.py for verifiers 0.4.0 and later, which has tasksets (verifiers.v1) instead of load_environment. It is the module dawn_rl_v1: by that
+name verifiers finds the harness below. Requests and replies have the format of verifiers' earlier environment server.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ from __main__ import Failed, end_with, module_of, told  # bridge.py
 
 __all__ = ["ChatHarness"]
 
-# The words by which the run says that the context is full.
+# The words with which the run says that the context is full.
 FULL = "maximum context length"
 EARLIER = f"it is made by load_environment, which verifiers has up to 0.3.0, and {sys.executable} has a later one"
 
 
 class ChatHarness(NullHarness):
-    """verifiers' harness "null", a chat with the tools of the task, in this process: theirs starts a Python with packages of its own each time."""
+    """verifiers' harness "null" (a chat with the task's tools), but in this process: the original starts a Python with its own packages each time."""
 
     async def setup(self, runtime):
         pass
@@ -52,7 +52,7 @@ class ChatHarness(NullHarness):
             while True:
                 response = await client.post(f"{endpoint}/chat/completions", json=body)
                 if response.status_code >= 400:
-                    # A rollout that a task or a limit has stopped is told so too: verifiers knows it from its trace.
+                    # A rollout that a task or a limit has stopped gets an error status too. verifiers recognises that case from its trace.
                     return vf.ProgramResult(0 if FULL in response.text else 1, "", response.text)
                 message = response.json()["choices"][0]["message"]
                 calls = message.get("tool_calls") or []
@@ -65,7 +65,7 @@ class ChatHarness(NullHarness):
 
 
 async def gated(client, url, call):
-    """What a task's interceptors put in place of the call's result; None where the call is to be made."""
+    """Returns what a task's interceptors put in place of the call's result, or None if the call is to be made."""
     function = call["function"]
     try:
         arguments = json.loads(function["arguments"] or "{}")
@@ -81,7 +81,7 @@ async def gated(client, url, call):
 
 
 async def called(call, places, servers):
-    """The message with the result of a tool; what is wrong with a call is told to the policy."""
+    """Calls a tool and returns the message with its result. Mistakes in a call are reported to the policy."""
     name, text = call["function"]["name"], call["function"]["arguments"]
     try:
         arguments = json.loads(text or "{}")
@@ -104,7 +104,7 @@ def messages_of(system, prompt):
 
 
 def load(wish):
-    """The environment over the taskset. Raises Failed with the place of the error in the taskset's own code."""
+    """Creates the environment over the taskset. Raises Failed with the place of the error in the taskset's own code."""
     name = module_of(wish["id"]).lower()
     try:
         vf.import_taskset(wish["id"])
@@ -132,7 +132,7 @@ def load(wish):
 
 
 def config_of(taskset, args, kwargs):
-    """verifiers' config of the environment: `args` are the taskset's keys, `kwargs` those beside it."""
+    """verifiers' config of the environment. `args` are the taskset's keys, `kwargs` the keys beside it."""
     given = {key: value for key, value in kwargs.items() if key != "select"}
     kind = vf.env_config_type(taskset, given.get("id", ""))
     agents = {key: field.default for key, field in kind.model_fields.items() if isinstance(field.default, vf.AgentConfig)}
@@ -175,7 +175,7 @@ def describe(wish, write):
         data = task.data
         fields = data.model_dump(mode="json", exclude=set(vf.TaskData.model_fields))
         answer = fields.pop("answer", None)
-        # Where the environment opens the conversation there is no prompt yet.
+        # If the environment opens the conversation, there is no prompt yet.
         prompt = messages_of(data.system_prompt, data.prompt) or [{"role": "user", "content": ""}]
         packed = base64.b64encode(msgpack.packb(data.model_dump_json())).decode()
         write({"row": {"example_id": data.idx, "prompt": prompt, "answer": answer, "info": fields}, "packed": packed})
@@ -183,7 +183,7 @@ def describe(wish, write):
 
 
 async def play(env, request):
-    """Plays one task, as verifiers' own server does: the task is made of its data."""
+    """Plays one task, as verifiers' own server does: the task is created from its data."""
     kind = type(env.taskset).task_type()
     task = kind(kind.data_type().model_validate_json(request["input"]), env.config.taskset.task)
     endpoint = request["client_config"]
@@ -257,12 +257,12 @@ async def run(wish):
                     client, name, payload = await socket.recv_multipart()
                     if payload:
                         running[name] = asyncio.create_task(serve_one(client, name, payload))
-                        # It begins at once: cancelled before that it would not answer.
+                        # Lets the task begin at once: if it were cancelled before that, it would not reply.
                         await asyncio.sleep(0)
                     elif name in running:
                         running[name].cancel()
             finally:
-                # So that they end what they have begun: servers of tools, folders.
+                # Lets them end what they have started: tool servers, folders.
                 ending = list(running.values())
                 for task in ending:
                     task.cancel()
@@ -274,7 +274,7 @@ async def run(wish):
 def serve(wish):
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     logging.getLogger("verifiers").setLevel(logging.INFO)
-    # Servers of tools are processes that import the taskset's module by name.
+    # Tool servers are processes that import the taskset's module by name.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), os.environ.get("DAWN_RL_PYTHON_FOLDERS")]))
     folder = os.path.dirname(wish["address"].removeprefix("ipc://"))
     threading.Thread(target=end_with, args=(sys.stdin.buffer, io.BytesIO(), folder), daemon=True).start()

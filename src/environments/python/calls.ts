@@ -1,7 +1,7 @@
 /**
- * The policy's answers in the rollouts of one request, as they were sampled. A Python environment sends whole conversations over HTTP; a
- * call that continues after an earlier answer reuses that answer's tokens, as the turns of TypeScript environments do, so nothing that
- * was sampled is ever tokenised again.
+ * The policy's answers in the rollouts of one request, as they were sampled. A Python environment sends the whole conversation with each HTTP call. A
+ * call that continues after an earlier answer reuses that answer's tokens, as the turns of TypeScript environments do, so that sampled tokens are
+ * never tokenised again.
  */
 import { randomUUID } from 'node:crypto'
 import { messageOf } from '../../common/errors.ts'
@@ -10,13 +10,13 @@ import type { ChatCompletion, Message, SamplingParams, ToolDefinition } from '..
 import { ContextFullError } from '../chat.ts'
 import type { RolloutContext } from '../types.ts'
 
-/** One call of an environment. */
+/** One call from an environment. */
 export interface Asked {
   messages: Message[]
   tools?: ToolDefinition[]
   /** Chat template variables, which override those of the run. */
   variables?: Record<string, unknown>
-  /** Sampling fields that the environment sets differently from the run. */
+  /** Sampling parameters for which the environment does not use the run's values. */
   sampling: Partial<SamplingParams>
 }
 
@@ -27,25 +27,25 @@ export interface Answered {
 }
 
 interface Call {
-  /** Keys of its messages and the answer, by content. */
+  /** Content keys of the messages and the answer (`keyOf`). */
   keys: string[]
   answered: Answered
 }
 
-/** One attempt at a rollout: after a worker has died the rollout is played again, in a new session. */
+/** One attempt at a rollout. If a worker dies, its rollout is played again in a new session. */
 interface Session {
   member: Member
   calls: Call[]
 }
 
-/** A rollout. */
+/** One rollout of the request. */
 class Member {
   readonly #arrival = Promise.withResolvers<RolloutContext>()
   readonly arrived = this.#arrival.promise
   ctx: RolloutContext | undefined
-  /** The first error on this side of the bridge. */
+  /** The first error on the TypeScript side of the bridge. */
   failure: string | undefined
-  /** How many answers were asked for, and how many are being sampled. */
+  /** How many answers have been requested so far, and how many are being sampled. */
   asked = 0
   inFlight = 0
 
@@ -55,7 +55,7 @@ class Member {
   }
 }
 
-/** The rollouts of one request: a single one, or all of a task. */
+/** The rollouts of one request: a single one, or all rollouts of a task. */
 export class Calls {
   readonly members: readonly Member[]
   readonly #sessions = new Map<string, Session>()
@@ -65,7 +65,7 @@ export class Calls {
     this.members = Array.from({ length: size }, () => new Member())
   }
 
-  /** Samples the answer to a call. `session`: the environment server's name for an attempt at a rollout. */
+  /** Samples the answer to a call. `session`: the environment server's id for one attempt at a rollout. */
   async answer(session: string, asked: Asked, signal: AbortSignal): Promise<Answered> {
     const { member, calls } = this.#sessionOf(session)
     this.#inFlight++
@@ -73,7 +73,7 @@ export class Calls {
     const turn = member.asked++
     this.#settle()
     try {
-      // The environment server may play a group's rollout before the orchestrator has started it here.
+      // The environment server may play a rollout of a group before the orchestrator has started it here.
       const ctx = await member.arrived
       ctx.signal.throwIfAborted()
       const { temperature } = asked.sampling
@@ -104,7 +104,7 @@ export class Calls {
     }
   }
 
-  /** The answer with this id, and its rollout. */
+  /** Finds the answer with this id, and its rollout. */
   find(id: string): { answered: Answered; member: Member } | undefined {
     for (const { member, calls } of this.#sessions.values()) {
       const call = calls.find(({ answered }) => answered.id === id)
@@ -114,8 +114,9 @@ export class Calls {
   }
 
   /**
-   * The answers of a session that have these lengths, one for each. A taskset's trace names no answers; those that it did not take (a task had
-   * stopped it meanwhile) are left out. Undefined where one is not there.
+   * The answers of a session that have these numbers of tokens, one for each entry. Lengths are compared because the trace of a taskset does not
+   * identify answers. Answers that the trace does not contain (because a task stopped the rollout meanwhile) are left out. Undefined if no answer
+   * fits an entry.
    */
   taken(session: string, lengths: readonly [prompt: number, answer: number][]): ChatCompletion[] | undefined {
     const left = (this.#sessions.get(session)?.calls ?? []).map(({ answered }) => answered.completion)
@@ -126,7 +127,7 @@ export class Calls {
     return found.length === lengths.length ? found : undefined
   }
 
-  /** New sessions are assigned to rollouts in turn; a repeated request opens as many sessions as the first did. */
+  /** Assigns new sessions to rollouts in turn. A repeated request opens as many sessions as the first one did. */
   #sessionOf(name: string): Session {
     let session = this.#sessions.get(name)
     if (!session) {
@@ -136,7 +137,7 @@ export class Calls {
     return session
   }
 
-  /** While one rollout of a group is being answered the others may wait for it, so their clocks are stopped. */
+  /** While one rollout of a group is being answered, the others may be waiting for it, so their clocks are stopped. */
   #settle(): void {
     if (this.members.length === 1) return
     for (const { ctx, inFlight } of this.members) {
@@ -152,7 +153,7 @@ function longestBefore(calls: readonly Call[], keys: readonly string[]): Call | 
   }, undefined)
 }
 
-/** A message's content as a key; ids of calls do not count, and null, missing and empty are the same. */
+/** A message's content as a key. Ids of tool calls do not count; null, missing and empty are the same. */
 function keyOf({ role, content, tool_calls, tool_call_id }: Message): string {
   const calls = (tool_calls ?? []).map(({ function: { name, arguments: given } }) => [name, given])
   return JSON.stringify([role, content, calls, role === 'tool' ? tool_call_id : undefined])

@@ -1,7 +1,7 @@
 /**
- * The policy for Python environments: /v1/chat/completions on loopback, with its own key. Not a server for other clients: each call belongs
- * to a running rollout, uses that rollout's place at the sampler, and is answered by its `ChatClient`, whoever samples. Answers have token
- * ids and log-probabilities in vLLM's form.
+ * Serves the policy to Python environments: /v1/chat/completions on the loopback interface, with an API key of its own. It is not meant for other
+ * clients: each call belongs to a running rollout, uses that rollout's place at the sampler, and is answered by its `ChatClient`, whichever backend
+ * samples. Answers contain token ids and log-probabilities in vLLM's format.
  */
 import { randomBytes } from 'node:crypto'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
@@ -14,11 +14,11 @@ import { ContextFullError } from '../chat.ts'
 import type { Answered, Asked, Calls } from './calls.ts'
 import { messagesOf, toolOf, type LooseTool } from './types.ts'
 
-/** Field in a call's body: the request of the environment server that it belongs to. */
+/** Field in a call's body: id of the environment server's request that the call belongs to. */
 export const REQUEST_FIELD = 'dawn_rl_request'
 /** Header of a call: the environment server's id of the rollout. */
 export const SESSION_HEADER = 'X-Session-ID'
-/** The most bytes of a call. */
+/** Maximum size of a call in bytes. */
 const MOST_BYTES = 64 * 2 ** 20
 
 type Body = Record<string, unknown>
@@ -31,7 +31,7 @@ export class PolicyEndpoint {
 
   static async open(): Promise<PolicyEndpoint> {
     const key = randomBytes(24).toString('hex')
-    // No time limits: calls wait for their place at the sampler, and clients keep their connections.
+    // No time limits, as calls wait for their place at the sampler and clients keep their connections open.
     const http = createServer({ keepAliveTimeout: 0, requestTimeout: 0, headersTimeout: 0, connectionsCheckingInterval: 600_000 })
     await new Promise<void>((resolve, reject) => {
       http.once('error', reject)
@@ -47,7 +47,7 @@ export class PolicyEndpoint {
     http.on('request', (request, response) => void this.#serve(request, response))
   }
 
-  /** Accepts calls of a request, until `forget`. */
+  /** Accepts calls that belong to a request, until `forget`. */
   expect(request: string, calls: Calls): void {
     this.#calls.set(request, calls)
   }
@@ -70,7 +70,7 @@ export class PolicyEndpoint {
       const { status, body } = await this.#answer(request, gone.signal)
       send(response, status, body)
     } catch (error) {
-      // Clients do not retry a 400. verifiers recognises a full context by these words.
+      // Clients do not retry after status 400. verifiers recognises a full context by these words.
       const full = error instanceof ContextFullError ? "This model's maximum context length is reached: " : ''
       send(response, 400, fault(full + messageOf(error)))
     }
@@ -111,12 +111,12 @@ async function textOf(request: IncomingMessage): Promise<string> {
   return Buffer.concat(parts).toString()
 }
 
-/** Sampling fields that environments may change; the others stay as in the run, since the log-probabilities are of its distribution. */
+/** Sampling parameters that environments may change. The others keep the run's values, since the log-probabilities are those of the run's distribution. */
 const OWN = ['top_p', 'top_k', 'min_p', 'repetition_penalty', 'presence_penalty', 'frequency_penalty', 'min_tokens'] as const
-/** Fields that are refused, as ignoring them would go unnoticed. */
+/** Fields that are refused, because ignoring them would go unnoticed. */
 const REFUSED = ['response_format', 'guided_json', 'guided_regex', 'guided_choice', 'guided_grammar', 'structured_outputs', 'logit_bias', 'stream', 'functions'] as const // prettier-ignore
 
-/** @throws Error for what is not served here, in words that the environment's author can act on */
+/** Reads a call. @throws Error for anything unsupported, in words that help the environment's author */
 function askedOf(body: Body): Asked {
   const refused = REFUSED.find((field) => body[field] !== undefined && body[field] !== null && body[field] !== false)
   if (refused) throw new Error(`the environment asks with ${refused}, which a run does not give its Python environments`)
@@ -141,7 +141,10 @@ function askedOf(body: Body): Asked {
   return { messages: messagesOf(body.messages, 'the call'), tools, variables: variables as Asked['variables'], sampling }
 }
 
-/** A completion in vLLM's form with return_token_ids and logprobs; without them where the tokens are unknown (id -1), as in an evaluation of an endpoint. */
+/**
+ * A completion in vLLM's format, with token ids (return_token_ids) and logprobs. They are left out if the tokens are unknown (id -1), as when an
+ * endpoint is evaluated.
+ */
 function completionOf({ id, message, completion }: Answered, model: string): object {
   const { promptIds, ids, logprobs, finishReason } = completion
   const calls = message.tool_calls ?? []

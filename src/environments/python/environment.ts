@@ -1,7 +1,6 @@
 /**
- * Environments written in Python for verifiers, wrapped as an `Environment`. verifiers plays and scores the rollouts in its own server
- * (`EnvHost`); answers come from the run's policy (`PolicyEndpoint`). The trained tokens are those sampled for the answers in the
- * rollout's trajectory.
+ * Wraps environments written in Python for verifiers as an `Environment`. verifiers plays and scores the rollouts in its own server (`EnvHost`), and
+ * the answers come from the run's policy (`PolicyEndpoint`). The tokens to train on are those sampled for the answers in the rollout's trajectory.
  */
 import { tmpdir } from 'node:os'
 import { basename, join, resolve } from 'node:path'
@@ -19,26 +18,26 @@ import { messagesOf, toolOf, type Description, type Output, type PythonRow } fro
 import { EnvWire, type Reply } from './wire.ts'
 
 export interface PythonOptions {
-  /** The Python that has verifiers; true: that of scripts/setup-verifiers.sh. */
+  /** The Python executable, which has verifiers installed. true: that of scripts/setup-verifiers.sh. */
   python?: boolean | string
-  /** verifiers' extra_env_kwargs: attributes set on the loaded environment, as max_turns. */
+  /** verifiers' extra_env_kwargs: attributes that are set on the loaded environment, such as max_turns. */
   kwargs?: Record<string, unknown>
-  /** Processes that play rollouts. Default 1. */
+  /** Number of processes that play rollouts. Default 1. */
   workers?: number
-  /** Folder that relative paths start from. Default: the working folder. */
+  /** Folder that relative paths start from. Default: the working directory. */
   base?: string
-  /** Seconds within which a cancelled rollout must end; else its worker counts as stuck, and the server is restarted. Default 60. */
+  /** Seconds within which a cancelled rollout must end. Otherwise its worker counts as stuck, and the server is restarted. Default 60. */
   stuckSeconds?: number
 }
 
-/** The environment variable in which the server has the key of `PolicyEndpoint`. */
+/** The environment variable that passes the key of `PolicyEndpoint` to the server. */
 const KEY_VARIABLE = 'DAWN_RL_POLICY_KEY'
-/** No limit on the Python side: the run has its own. */
+/** Effectively no time limit on the Python side, as the run has its own. */
 const CALL_SECONDS = 7 * 86_400
 
 /**
  * Loads an environment that Python knows by `id`.
- * @throws UserError where Python or verifiers is missing, the id is unknown, or the environment raises
+ * @throws UserError if Python or verifiers is missing, the id is unknown, or the environment raises
  */
 export async function loadPythonEnvironment(
   id: string,
@@ -80,7 +79,8 @@ export class PythonEnv implements Environment {
     this.dataset = numbered(about.rows.slice(0, about.train))
     this.evalDataset = numbered(about.rows.slice(about.train))
     this.rubric = new PythonRubric(about.rewards)
-    // verifiers lets a function's score overwrite an output field of the same name: for a function named "reward" the total is asked for again.
+    // In verifiers, a function's score overwrites an output field of the same name. If a function is named "reward", the total is requested as an
+    // extra column.
     this.#columns = ['trajectory', ...about.rewards.flatMap(([name]) => (name === 'reward' ? [name] : []))]
     this.#tasksets = about.tasksets === true
     this.maxTurns = about.max_turns
@@ -88,13 +88,13 @@ export class PythonEnv implements Environment {
     this.tools = about.tools.map(toolOf)
   }
 
-  /** Starts the environment server. Else the first rollout starts it, with its log in the folder for temporary files. */
+  /** Starts the environment server. Without this call the first rollout starts it, with its log in the folder for temporary files. */
   async open({ logs, name = this.id, warn }: Parameters<NonNullable<Environment['open']>>[0]): Promise<void> {
     this.#warn = warn
     await this.#start(join(logs, `env-${plain(name)}.log`))
   }
 
-  /** The environment server, for tests and benchmarks that watch it. */
+  /** The environment server, for tests and benchmarks that monitor it. */
   async server(): Promise<EnvHost> {
     return (await this.#start()).hosts[0]
   }
@@ -122,7 +122,7 @@ export class PythonEnv implements Environment {
     return draftOf(outputOf(reply.output), calls, 0)
   }
 
-  /** The first rollout of a group sends the request for all of them; each gets its own part of the reply. */
+  /** Plays a rollout of a group. The first one sends the request for all of them, and each gets its own part of the reply. */
   async #inGroup(packed: Uint8Array, ctx: RolloutContext, host: EnvHost, endpoint: PolicyEndpoint): Promise<RolloutDraft> {
     const { id, size } = ctx.group ?? { id: randomUUID(), size: 1 }
     let group = this.#groups.get(id)
@@ -154,7 +154,7 @@ export class PythonEnv implements Environment {
       if (draft instanceof Error) throw draft
       return draft
     } finally {
-      // The request is cancelled when the last member has left.
+      // The request is cancelled once the last member has left.
       if (++group.left === size) abort.abort()
     }
   }
@@ -206,7 +206,7 @@ export class PythonEnv implements Environment {
     const { workers = 1, stuckSeconds } = this.#options
     const env = { [KEY_VARIABLE]: endpoint.key, NO_PROXY: noProxy, no_proxy: noProxy }
     const options = { ...this.#wish, stuckSeconds, logFile, warn: this.#warn, env }
-    // verifiers' server starts its workers itself; a server of tasksets is one process.
+    // verifiers' own server starts its workers itself. The server for tasksets is a single process.
     const servers = this.#tasksets ? Array.from({ length: workers }, () => 1) : [workers]
     const opened = await Promise.allSettled(servers.map((own) => EnvHost.open({ ...options, workers: own })))
     const hosts = opened.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []))
@@ -218,19 +218,19 @@ export class PythonEnv implements Environment {
   }
 }
 
-/** Answers are grouped by exampleId. Where rows share ids (merged data sets) they are numbered here; Python keeps its own ids. */
+/** Answers are grouped by exampleId. If rows share ids (in merged datasets), they are renumbered here; Python keeps its own ids. */
 const numbered = (rows: PythonRow[]): PythonRow[] =>
   new Set(rows.map((row) => row.exampleId)).size === rows.length ? rows : rows.map((row, exampleId) => ({ ...row, exampleId }))
 
 const plain = (name: string) => name.replaceAll(/[^\w.-]/gu, '_')
 
-/** What plays its rollouts, and the policy that it asks. */
+/** The servers that play the rollouts, and the policy endpoint that they call. */
 interface Opened {
   hosts: EnvHost[]
   endpoint: PolicyEndpoint
 }
 
-/** The rollouts of one task, played and scored by one request. */
+/** The rollouts of one task, played and scored by a single request. */
 interface GroupRequest {
   calls: Calls
   drafts: Promise<(RolloutDraft | Error)[]>
@@ -239,7 +239,7 @@ interface GroupRequest {
   left: number
 }
 
-/** The run's sampling in verifiers' form, so that environments see it; their changes come back with their calls. */
+/** The run's sampling parameters in verifiers' format, so that environments see them. Changes that environments make come back with their calls. */
 function samplingArgs(sampling: SamplingParams, request: string): Record<string, unknown> {
   const { temperature, top_p, max_tokens, presence_penalty, frequency_penalty, stop, top_k, min_p, repetition_penalty } = sampling
   return {
@@ -261,7 +261,7 @@ function outputOf(value: unknown): Output {
   return output as Output
 }
 
-/** Assigns each output to the rollout whose answers it has; outputs without answers go to the remaining rollouts. */
+/** Assigns each output to the rollout whose answers it contains. Outputs without answers go to the remaining rollouts. */
 function draftsOf(reply: Reply, calls: Calls): (RolloutDraft | Error)[] {
   const outputs = Array.isArray(reply.outputs) ? reply.outputs.map(outputOf) : []
   const { members } = calls
@@ -286,7 +286,7 @@ function draftsOf(reply: Reply, calls: Calls): (RolloutDraft | Error)[] {
   })
 }
 
-/** A rollout's messages, and the tokens of the answers in its trajectory. Throws where it failed. */
+/** Returns a rollout's messages, and the tokens of the answers in its trajectory. Throws if the rollout failed. */
 function draftOf(output: Output, calls: Calls, index: number): RolloutDraft {
   const { error } = output
   if (error) {
@@ -307,7 +307,7 @@ function draftOf(output: Output, calls: Calls, index: number): RolloutDraft {
   }
 }
 
-/** The policy's answers in a rollout's trajectory; those of other models in an environment are not trained on. */
+/** The policy's answers in a rollout's trajectory. Answers of other models that an environment uses are not trained on. */
 function answersOf({ session, trajectory }: Output, calls: Calls): ChatCompletion[] {
   const others = new Error('the tokens of its trajectory are not those that were sampled')
   if (session !== undefined) {
@@ -325,14 +325,14 @@ function answersOf({ session, trajectory }: Output, calls: Calls): ChatCompletio
   })
 }
 
-/** The scores that Python gave. */
+/** Takes over the scores that Python computed. */
 class PythonRubric extends Rubric {
   constructor(rewards: Description['rewards']) {
     const given = () => {
       throw new Error('a Python environment scores its rollouts itself')
     }
     const functions = rewards.map(([name, weight]) => [name, { reward: given, weight }])
-    // A custom rubric class may have no functions, or weight them in its own way.
+    // A custom rubric class may have no functions, or may weight them in its own way.
     const weighed = rewards.some(([, weight]) => weight !== 0)
     super(Object.fromEntries(weighed ? functions : [...functions, ['reward', { reward: given }]]))
   }

@@ -1,6 +1,6 @@
 /**
- * Runs verifiers' environment server as a child that ends with this process, however that ends. If the server dies it is started again,
- * and unanswered requests are sent again. The server itself restarts workers that die or stop answering.
+ * Runs verifiers' environment server as a child process, which exits with this process, however this one ends. If the server dies, it is restarted,
+ * and unanswered requests are sent again. Workers that die or stop answering are restarted by the server itself.
  */
 import { randomUUID } from 'node:crypto'
 import { closeSync, existsSync, fstatSync, mkdirSync, mkdtempSync, openSync, readSync, rmSync, statSync } from 'node:fs'
@@ -14,40 +14,43 @@ import { killGroup, startBridge, type PythonWish } from './bridge.ts'
 import { EnvWire, type Reply } from './wire.ts'
 
 export interface HostOptions extends PythonWish {
-  /** Processes that play rollouts. */
+  /** Number of processes that play rollouts. */
   workers: number
-  /** The file that output of server and workers is appended to. */
+  /** Output of the server and its workers is appended to this file. */
   logFile: string
   /** Additional environment variables. */
   env: Record<string, string>
-  /** Seconds within which a cancelled rollout must end; else a worker is stuck, and the server is restarted. Default 60. */
+  /** Seconds within which a cancelled rollout must end. Otherwise a worker counts as stuck, and the server is restarted. Default 60. */
   stuckSeconds?: number
-  /** Called each time the server has died, and once for each reward function that has raised. */
+  /** Called each time the server dies, and once for each reward function that raises. */
   warn?: (message: string) => void
 }
 
 interface Pending {
   payload: Uint8Array
-  /** How often the server has died since it was asked. */
+  /** How often the server has died since this request was made. */
   deaths: number
   resolve: (reply: Reply) => void
   reject: (error: Error) => void
 }
 
-/** The server is restarted after so many deaths and given up at the next; so many answers in between cancel one. Else a run would spend its time on restarts. */
+/**
+ * The server is restarted after this many deaths, and given up at the next one, so that a run does not spend its time on restarts. Each
+ * ANSWERS_A_DEATH answers in between cancel one death.
+ */
 const MOST_DEATHS = 3
 const ANSWERS_A_DEATH = 8
 const STOP_MS = 15_000
 /** Time limit for loading the environment. */
 const STARTUP_SECONDS = 900
-/** Seconds without a heartbeat after which verifiers restarts a worker; the heartbeat comes every 10. */
+/** Seconds without a heartbeat after which verifiers restarts a worker. The heartbeat comes every 10 seconds. */
 const HEARTBEAT = 60
-/** How much of the log's end is read. */
+/** How many bytes at the end of the log are read. */
 const LOG_BYTES = 4 * 2 ** 20
-/** The longest path of a folder for sockets: some systems allow a socket's path 104 bytes. verifiers puts its own sockets in /tmp. */
+/** Maximum length of the path of the sockets' folder, as some systems limit a socket's path to 104 bytes. verifiers puts its own sockets in /tmp. */
 const MOST_SOCKET_PATH = 75
 const PROBE = 'dawn-rl-probe'
-/** The line that verifiers logs for a reward function that has raised. */
+/** The line that verifiers logs when a reward function raises. */
 const RAISED = /Error calling (?:group )?reward function (\S+): (.*)/gu
 
 export class EnvHost {
@@ -57,23 +60,23 @@ export class EnvHost {
   #child: ChildProcess | undefined
   #exited: Promise<void> = Promise.resolve()
   #wire: EnvWire | undefined
-  /** Whether requests are sent at once; else they wait until the server runs again. */
+  /** Whether requests can be sent. Otherwise they wait until the server is running again. */
   #ready = false
-  /** Cancelled requests that the server has not confirmed yet. */
+  /** Cancelled requests that the server has not yet confirmed. */
   readonly #cancelled = new Map<string, NodeJS.Timeout>()
   #lives = 0
   #deaths = 0
   #closed = false
   #failed: Error | undefined
   #logStart = 0
-  /** Up to where the log was searched for reward functions that raised, and those found. */
+  /** Offset up to which the log was searched for reward functions that raised, and the functions found. */
   #heard = 0
   readonly #raised = new Set<string>()
   readonly #onExit = () => this.#child && killGroup(this.#child)
 
   /**
    * Starts the server, and waits until it has loaded the environment.
-   * @throws UserError where it fails, with its last output
+   * @throws UserError with the server's last output if it fails
    */
   static async open(options: HostOptions): Promise<EnvHost> {
     const host = new EnvHost(options)
@@ -96,7 +99,7 @@ export class EnvHost {
     return this.#child?.pid
   }
 
-  /** Requests that are not answered yet. */
+  /** Number of requests that are not answered yet. */
   get waiting(): number {
     return this.#pending.size
   }
@@ -106,8 +109,8 @@ export class EnvHost {
   }
 
   /**
-   * Sends one request, again where the server dies meanwhile. `signal` cancels it.
-   * @throws Error where it was cancelled, or the server can't be kept alive
+   * Sends one request, and sends it again if the server dies meanwhile. `signal` cancels it.
+   * @throws Error if it was cancelled, or the server cannot be kept running
    */
   async request(payload: Uint8Array, signal?: AbortSignal): Promise<Reply> {
     if (this.#failed) throw this.#failed
@@ -133,7 +136,7 @@ export class EnvHost {
   #cancel(id: string): void {
     this.#wire!.cancel(id)
     const { stuckSeconds = 60 } = this.#options
-    // verifiers restarts workers whose heartbeat stops, but not those that never sent one.
+    // verifiers restarts workers whose heartbeat stops, but not workers that never sent one.
     const late = setTimeout(() => {
       this.#cancelled.delete(id)
       if (this.#child && !this.#closed) killGroup(this.#child)
@@ -146,7 +149,7 @@ export class EnvHost {
     this.#cancelled.clear()
   }
 
-  /** Ends the server; requests that still wait fail. */
+  /** Ends the server. Requests that are still waiting fail. */
   async close(): Promise<void> {
     if (this.#closed) return
     this.#closed = true
@@ -186,7 +189,8 @@ export class EnvHost {
         else answered.reject(mismatch(this.#options.id))
       } else this.#take(id, reply)
     })
-    // The server answers before its workers have loaded the environment; an unknown request type is passed to a worker.
+    // The server answers before its workers have loaded the environment. A request of an unknown type is passed on to a worker, and so tests whether
+    // one is ready.
     this.#wire.send(probe, await EnvWire.pack({ request_type: PROBE }))
     const end = new AbortController()
     try {
@@ -199,7 +203,7 @@ export class EnvHost {
     over.catch((error: Error) => void this.#revive(error))
   }
 
-  /** Rejects where workers die repeatedly before one is ready, or when the time is up. */
+  /** Rejects if workers die repeatedly before one is ready, or when the time is up. */
   async #watchStart(signal: AbortSignal): Promise<never> {
     const begin = performance.now()
     for (;;) {
@@ -231,7 +235,7 @@ export class EnvHost {
     else pending.reject(mismatch(this.#options.id))
   }
 
-  /** verifiers turns an exception of a reward function into a reward of 0 and only logs it: without a warning, a run would train on that. */
+  /** Warns about reward functions that raised. verifiers only logs the exception and gives a reward of 0, on which a run would train unnoticed. */
   #tellRaised(): void {
     const { id, logFile, warn } = this.#options
     if (!warn) return
@@ -287,7 +291,7 @@ export class EnvHost {
     clearTimeout(late)
   }
 
-  /** The log of the current start from an offset on; only its end where it is long: an environment may log gigabytes. */
+  /** Reads the log of the current start from an offset. Of a long log only the end is read, as an environment may log gigabytes. */
   #log(from = this.#logStart): string {
     const { logFile } = this.#options
     if (!existsSync(logFile)) return ''
@@ -302,7 +306,7 @@ export class EnvHost {
     }
   }
 
-  /** The errors at the log's end, else its last line. */
+  /** The errors at the end of the log, or else its last line. */
   #lastWords(): string {
     const lines = this.#log().slice(-100_000).split('\n').map((line) => line.trim()).filter((line) => line !== '') // prettier-ignore
     const errors = lines.filter((line) => /^[\w.]*(?:Error|Exception): /u.test(line))

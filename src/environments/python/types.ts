@@ -1,17 +1,17 @@
-/** The data that crosses the bridge to Python, in verifiers' form (its serve/types.py), as far as it is used here. */
+/** The data that crosses the bridge to Python, in verifiers' format (its serve/types.py), as far as it is used here. */
 import type { Message, ToolCall, ToolDefinition } from '../../common/types.ts'
 import type { Row } from '../types.ts'
 
-/** A row of a Python environment; `packed`: the row as it is sent to the environment server, in msgpack. */
+/** A row of a Python environment. `packed`: the row in msgpack, as it is sent to the environment server. */
 export interface PythonRow extends Row {
   packed: Uint8Array
 }
 
 /** The description of a Python environment (`describe` in bridge.py). */
 export interface Description {
-  /** Whether it is a taskset, of verifiers 0.4.0 or later. */
+  /** Whether it is a taskset (verifiers 0.4.0 or later). */
   tasksets?: boolean
-  /** Whether its rubric compares the rollouts of a task, which must then be played by one request. */
+  /** Whether its rubric compares the rollouts of a task, which then must be played by a single request. */
   group: boolean
   max_turns: number
   message_type: string
@@ -21,20 +21,20 @@ export interface Description {
   train: number
 }
 
-/** A tool in verifiers' form. */
+/** A tool in verifiers' format. */
 export interface LooseTool {
   name: string
   description?: string | null
   parameters?: Record<string, unknown> | null
 }
 
-/** The tool in the form that chat templates take. */
+/** Converts a tool to the format that chat templates use. */
 export const toolOf = ({ name, description, parameters }: LooseTool): ToolDefinition => ({
   type: 'function',
   function: { name, ...(description ? { description } : {}), parameters: parameters ?? { type: 'object', properties: {} } },
 })
 
-/** The result of a rollout, verifiers' RolloutOutput. */
+/** The result of a rollout: verifiers' RolloutOutput. */
 export interface Output {
   completion: unknown
   reward: unknown
@@ -43,7 +43,7 @@ export interface Output {
   stop_condition?: string | null
   metrics?: Record<string, unknown> | null
   trajectory?: OutputStep[] | null
-  /** Of a taskset: the session in which the answers of its trajectory were asked for. */
+  /** Tasksets only: the session in which the answers of the trajectory were requested. */
   session?: string
 }
 
@@ -51,11 +51,11 @@ export interface Output {
 interface OutputStep {
   response?: { id?: string } | null
   tokens?: { completion_ids?: number[] } | null
-  /** Of a taskset: how many tokens the call's prompt and answer have. */
+  /** Tasksets only: the numbers of tokens of the call's prompt and answer. */
   lengths?: [prompt: number, answer: number]
 }
 
-/** A message of OpenAI's or of verifiers', whose calls of tools may be objects or JSON. */
+/** A message in OpenAI's or verifiers' format, whose tool calls may be objects or JSON text. */
 interface LooseMessage {
   role?: unknown
   content?: unknown
@@ -65,8 +65,8 @@ interface LooseMessage {
 }
 
 /**
- * Messages in our form: content as one text, no nulls.
- * @throws Error for a bad message, or one with more than text
+ * Converts messages to our format: content as one string, no nulls.
+ * @throws Error for an invalid message, or one with anything other than text
  */
 export function messagesOf(value: unknown, what: string): Message[] {
   if (typeof value === 'string') return [{ role: 'user', content: value }]

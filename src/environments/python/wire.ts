@@ -1,11 +1,11 @@
 /**
- * verifiers' environment server over ZMQ and msgpack: a request is two frames, its id and its payload, and so is the answer; many are under
- * way at once. An empty payload cancels the request of its id.
+ * A client of verifiers' environment server, over ZMQ and msgpack. A request has two frames, its id and its payload, and so has its reply. Many
+ * requests can be in flight at once. An empty payload cancels the request with that id.
  */
 import type { Dealer } from 'zeromq'
 import { messageOf, UserError } from '../../common/errors.ts'
 
-/** What every answer has. */
+/** Fields that all replies have. */
 export interface Reply {
   success: boolean
   error: string | null
@@ -21,7 +21,7 @@ interface Libraries {
 
 let loading: Promise<Libraries> | undefined
 
-/** The two libraries, which are optional. @throws UserError where one is not installed */
+/** Loads the two libraries, which are optional. @throws UserError if one is not installed */
 async function libraries(): Promise<Libraries> {
   loading ??= Promise.all([import('zeromq'), import('@msgpack/msgpack')]).then(([{ Dealer }, { encode, decode }]) => ({
     Dealer,
@@ -39,13 +39,13 @@ async function libraries(): Promise<Libraries> {
 export class EnvWire {
   readonly #socket: Dealer
   readonly #libraries: Libraries
-  /** Sends are queued: the socket takes one at a time. */
+  /** Sends are queued, as the socket accepts one at a time. */
   #sending: Promise<unknown> = Promise.resolve()
   #closed = false
 
   /**
-   * Connects; the server may start later. `onReply` gets each reply; undefined for one that cannot be read.
-   * @throws UserError where a library is missing
+   * Connects. The server may start later. `onReply` gets each reply, or undefined for one that cannot be decoded.
+   * @throws UserError if a library is missing
    */
   static async open(address: string, onReply: (id: string, reply: Reply | undefined) => void): Promise<EnvWire> {
     const found = await libraries()
@@ -61,7 +61,7 @@ export class EnvWire {
     this.#libraries = found
   }
 
-  /** A msgpack map of these fields; values in `raw` are msgpack already. */
+  /** Encodes fields as a msgpack map. Values in `raw` are msgpack already. */
   static async pack(fields: Record<string, unknown>, raw: Record<string, Uint8Array> = {}): Promise<Uint8Array> {
     const { encode } = await libraries()
     const packed = Object.entries(fields).map(([key, value]) => [key, encode(value)] as const)
@@ -69,7 +69,7 @@ export class EnvWire {
     return Buffer.concat([Buffer.from([0x80 | all.length]), ...all.flatMap(([key, bytes]) => [encode(key), bytes])])
   }
 
-  /** A msgpack array of values that are msgpack already. */
+  /** Encodes a msgpack array of values that are msgpack already. */
   static packArray(items: readonly Uint8Array[]): Uint8Array {
     const head = Buffer.alloc(3)
     head[0] = 0xdc
@@ -79,7 +79,7 @@ export class EnvWire {
 
   send(id: string, payload: Uint8Array): void {
     const frames = [Buffer.from(id), Buffer.from(payload.buffer, payload.byteOffset, payload.byteLength)]
-    // What can't be sent any more is sent again by the next life of the server.
+    // What can no longer be sent is sent again after the server's next start.
     this.#sending = this.#sending.then(() => (this.#closed ? undefined : this.#socket.send(frames))).catch(() => {})
   }
 
