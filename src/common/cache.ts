@@ -1,8 +1,8 @@
-/** The project's folder in the user's cache. */
+/** The project's cache folder, inside the user's. */
 import { homedir, tmpdir } from 'node:os'
 import { join } from 'node:path'
 
-/** The user's home folder; the folder of temporary files where there is none, as for a container's user id without a name. */
+/** The user's home folder. The folder for temporary files if there is none, as for a container's user id without a name. */
 export function home(): string {
   try {
     return homedir()
@@ -11,8 +11,8 @@ export function home(): string {
   }
 }
 
-/** The user's cache, in which each program has its own folder. It need not be there. */
+/** The user's cache, in which each program has its own folder. It may not exist. */
 export const cacheRoot = (env: NodeJS.ProcessEnv = process.env): string => env.XDG_CACHE_HOME || join(home(), '.cache')
 
-/** `~/.cache/dawn-rl`, or below XDG_CACHE_HOME. It need not be there. */
+/** `~/.cache/dawn-rl`, or the same folder below XDG_CACHE_HOME. It may not exist. */
 export const cacheFolder = (env: NodeJS.ProcessEnv = process.env): string => join(cacheRoot(env), 'dawn-rl')

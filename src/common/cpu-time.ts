@@ -1,19 +1,19 @@
-/** Processor time of a software adapter's driver: figures that hold whatever else the machine does. */
+/** Processor time of a software adapter's driver: a measure that does not depend on what else the machine is doing. */
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
 
-/** Ids of threads that only keep cores awake (src/gpu/awake.ts): their time is not counted. */
+/** Ids of threads that only keep cores awake (src/gpu/awake.ts). Their time is not counted. */
 export const awakeThreads = new Set<string>()
 
 export interface CpuTime {
-  /** Nanoseconds of each thread so far; a single entry for all where the system does not tell them apart. */
+  /** Nanoseconds of each thread so far. A single entry for all threads if the system does not tell them apart. */
   threads: Map<string, number>
-  /** Seconds of all threads together, since `since` or in all. */
+  /** Seconds of all counted threads together, since `since` or in total. */
   seconds: number
 }
 
 /**
- * Seconds of processor time that threads of this process other than the calling one took, since `since` or in all; of those that keep cores awake, none.
- * Exact for threads that sleep, as the driver's do after a wait for the device; of one that runs, up to the last tick of the system's clock.
+ * Processor time in seconds of all threads of this process except the calling one and those that keep cores awake, since `since` or in total. Exact
+ * for threads that sleep, as the driver's do after a wait for the device. Accurate to the last tick of the system's clock for running threads.
  */
 export function driverSeconds(since?: CpuTime): CpuTime {
   const threads = threadTimes() ?? processTime()
@@ -22,7 +22,7 @@ export function driverSeconds(since?: CpuTime): CpuTime {
   return { threads, seconds: nanoseconds / 1e9 }
 }
 
-/** Reads /proc on Linux; undefined elsewhere. A thread that ends meanwhile is left out. */
+/** Reads /proc on Linux. Undefined on other systems. A thread that ends meanwhile is left out. */
 function threadTimes(): Map<string, number> | undefined {
   const times = new Map<string, number>()
   try {
@@ -34,7 +34,7 @@ function threadTimes(): Map<string, number> | undefined {
       } catch {}
     }
   } catch {}
-  // A process of node's always has other threads: none means that the system does not say.
+  // A Node process always has other threads. If none was found, the system does not provide the times.
   return times.size > 0 ? times : undefined
 }
 
@@ -43,7 +43,7 @@ function processTime(): Map<string, number> {
   return new Map([['', (all.user + all.system - own.user - own.system) * 1000]])
 }
 
-/** A file of the system's, '' where it cannot be read. */
+/** The content of a system file, or '' if it cannot be read. */
 export function readOrNothing(path: string): string {
   try {
     return readFileSync(path, 'utf8')

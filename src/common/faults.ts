@@ -1,7 +1,7 @@
 /**
- * Faults that pass, and what a run does about them: which errors they are, how often something is tried again, how long the pauses in
- * between are. docs/reliability.md says the same in words, with the tests that cause each of them. What a vLLM server may do, and how
- * often it is started again, is in src/inference/vllm/wait.ts and host.ts.
+ * Transient faults, and what a run does about them: which errors count as such, how often an action is retried, and how long the pauses between the
+ * tries are. docs/reliability.md describes them, with the tests that cause each of them. The faults of a vLLM server, and its restarts, are handled
+ * in src/inference/vllm/wait.ts and host.ts.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { messageOf } from './errors.ts'
@@ -12,33 +12,33 @@ export interface Pauses {
   longestMs: number
 }
 
-/** A device that was lost is opened again so often without a finished step in between. */
+/** How often a lost device is reopened without a finished step in between. */
 export const LOST_DEVICE: Pauses & { tries: number } = { tries: 3, firstMs: 1000, longestMs: 30_000 }
-/** A disk that is full is tried again until there is room, or the user ends the run. */
+/** Writing to a full disk is retried until there is room, or the user ends the run. */
 const FULL_DISK: Pauses = { firstMs: 1000, longestMs: 60_000 }
-/** A step whose rollouts all failed is played again so often, where an earlier step went well (a judge that is away, not a mistake). */
+/** How often a step is replayed if all of its rollouts failed but an earlier step succeeded (a judge is away, rather than a mistake). */
 export const FAILED_STEP: Pauses & { tries: number } = { tries: 5, firstMs: 3000, longestMs: 60_000 }
 
-/** The pause before try `n` (from 0) of the same thing. */
+/** The pause in milliseconds before retry `n` (from 0) of the same action. */
 export const pauseMs = (n: number, { firstMs, longestMs }: Pauses): number => Math.min(firstMs * 2 ** n, longestMs)
 
 const oneOf = (error: unknown, codes: string[]): boolean =>
   error instanceof Error && 'code' in error && typeof error.code === 'string' && codes.includes(error.code)
 
-/** No room on the disk, or none left of the user's quota. */
+/** Whether the disk is full, or the user's quota used up. */
 export const isFullDisk = (error: unknown): boolean => oneOf(error, ['ENOSPC', 'EDQUOT'])
 
-/** Windows refuses a rename because a process has the file open. */
+/** Whether Windows refused a rename because a process has the file open. */
 export const isHeldOpen = (error: unknown): boolean => process.platform === 'win32' && oneOf(error, ['EPERM', 'EBUSY', 'EACCES'])
 
-/** Nobody reads an output any more: `| head` has ended, or its terminal was closed. */
+/** Whether nobody reads an output any more: `| head` has ended, or the terminal was closed. */
 export const isGoneReader = (error: unknown): boolean =>
   oneOf(error, ['EPIPE', 'EIO', 'ENXIO', 'ENOTCONN', 'ECONNRESET', 'ERR_STREAM_DESTROYED'])
 
-/** An output on which nothing can be said: nobody reads it, or its file finds the disk full. */
+/** Whether nothing can be written to an output: nobody reads it, or its file is on a full disk. */
 export const isDeadOutput = (error: unknown): boolean => isGoneReader(error) || isFullDisk(error)
 
-/** After an error: saves the last step, so that nothing learned is lost, and says that it was saved, or why it cannot be. */
+/** Saves the last step after an error, so that no training is lost. Reports that it was saved, or why it cannot be. */
 export async function saveAfter(step: number, save: () => Promise<void>, warn?: (line: string) => void): Promise<void> {
   try {
     await save()
@@ -49,11 +49,11 @@ export async function saveAfter(step: number, save: () => Promise<void>, warn?: 
 }
 
 /**
- * Does `work`, and where the disk is full does it again after growing pauses, until there is room.
- * @param what is written, for the sentences
- * @param work leaves nothing behind where it fails
- * @param say told that the run waits (the first six times, then every tenth), and that it goes on
- * @throws what `work` throws that is no full disk
+ * Does `work`, and repeats it after growing pauses as long as the disk is full.
+ * @param what is written, for the messages
+ * @param work must leave nothing behind if it fails
+ * @param say is told that the run waits (the first six times, then every tenth), and that it continues
+ * @throws whatever `work` throws, except if the disk is full
  */
 export async function whenThereIsRoom<T>(
   what: string,

@@ -1,23 +1,23 @@
-/** Making folders that a user names, reading what the names in one say, and making them last. */
+/** Creating folders that a user names, syncing them to disk, and finding numbers in the names in a folder. */
 import { closeSync, existsSync, fsyncSync, mkdirSync, openSync, readdirSync, statSync } from 'node:fs'
 import { open } from 'node:fs/promises'
 import { dirname, resolve } from 'node:path'
 
 /**
- * Makes a folder, and those above it that are not there. Node's own `recursive` would try for ever where a file system answers that there is no such
- * folder, as /proc does and a working directory that was deleted.
- * @returns those that were made, the outermost first
+ * Creates a folder and its missing parents. Node's own `recursive` would retry forever if a file system answers that the folder does not exist, as
+ * /proc and a deleted working directory do.
+ * @returns the folders that were created, the outermost first
  */
 export function makeFolder(path: string): string[] {
   const missing: string[] = []
   let at = resolve(path)
   for (; !existsSync(at); at = dirname(at)) missing.unshift(at)
-  // A file there, or above it, is told by the system's own error.
+  // If there is a file at the path or above it, the system's own error says so.
   if (missing.length === 0 && !isFolder(at)) mkdirSync(at)
   return missing.filter(makeOne)
 }
 
-/** False where another process made it meanwhile. */
+/** Creates a folder. Returns false if another process created it meanwhile. */
 function makeOne(path: string): boolean {
   try {
     mkdirSync(path)
@@ -31,8 +31,8 @@ function makeOne(path: string): boolean {
 const isFolder = (path: string) => statSync(path, { throwIfNoEntry: false })?.isDirectory() ?? false
 
 /**
- * Waits until the names in a folder are on the disk, so that a rename in it lasts. Where the system cannot do that (Windows cannot open a folder, and
- * some file systems refuse) nothing is waited for: the rename is atomic all the same.
+ * Waits until the entries of a folder are on the disk, so that a rename in it is durable. If the system does not support that (Windows cannot open
+ * folders, and some file systems refuse), it does nothing; the rename is still atomic.
  */
 export async function syncFolder(path: string): Promise<void> {
   try {
@@ -53,18 +53,18 @@ export function syncFolderSync(path: string): void {
   }
 }
 
-/** What a folder may be called that a user names, on every system. */
+/** What a folder that a user names may be called, on every system. */
 export const FOLDER_NAME = /^[\p{L}\p{N}_][\p{L}\p{N}_.+=@ -]{0,199}(?<![. ])$/u
-/** All names but those of Windows' devices, which these are with any ending. */
+/** Matches all names except Windows' device names, which are reserved with any extension. */
 export const NO_DEVICE = /^(?!(?:con|prn|aux|nul|com[1-9]|lpt[1-9])(?:\.|$))/iu
 
-/** The numbers in those of the names that match, each once, ascending: of `step_N.jsonl`, of `attempt_N.log`. */
+/** The numbers in those names that match, such as `step_N.jsonl` or `attempt_N.log`. Ascending, without duplicates. */
 export function numbersIn(names: readonly string[], pattern: RegExp): number[] {
   const found = names.flatMap((name) => pattern.exec(name)?.[1] ?? [])
   return [...new Set(found.map(Number))].toSorted((a, b) => a - b)
 }
 
-/** Steps that have a folder in `root`, as checkpoints do, whole or not, ascending; none where there is no `root`. */
+/** Steps that have a folder in `root`, as checkpoints do, complete or not. Ascending. Empty if `root` does not exist. */
 export function stepFolders(root: string): number[] {
   return numbersIn(existsSync(root) ? readdirSync(root) : [], /^step_(\d+)$/)
 }

@@ -1,6 +1,7 @@
 /**
- * One file of the Hugging Face hub into the cache of the Python libraries: `blobs/<its hash>`, and a link to it in the snapshot's folder.
- * Several processes may fetch the same file at once: each writes a file of its own, which takes its place only after size and SHA-256 were compared with the hub's.
+ * Downloads a file of the Hugging Face hub into the cache of the Python libraries: `blobs/<its hash>`, and a link to it in the snapshot's folder.
+ * Several processes may download the same file at once. Each writes a file of its own, which takes its place only if its size, and for large files
+ * its SHA-256, are those that the hub lists.
  */
 import { createHash } from 'node:crypto'
 import { createWriteStream } from 'node:fs'
@@ -13,12 +14,12 @@ import type { ReadableStream } from 'node:stream/web'
 import { isAlive } from './processes.ts'
 import { moveTo } from './renames.ts'
 
-/** What the hub says of a file, in the words of its own list. */
+/** The hub's entry for a file in its file list, with the hub's names. */
 export interface HubEntry {
   path: string
   size: number
   oid?: string
-  /** Only for large files; its `oid` is the SHA-256. */
+  /** Only for large files. `oid` is the SHA-256. */
   lfs?: { oid: string; size: number }
   xetHash?: string
 }
@@ -28,9 +29,10 @@ export const sizeOf = (entry: HubEntry): number => entry.lfs?.size ?? entry.size
 let parts = 0
 
 /**
- * The path of a file in the snapshot's folder. What is there already, as a link or as a blob alone, is not fetched again.
+ * Returns the path of a file in the snapshot's folder, and downloads the file unless its link or its blob exists already.
  * @param open begins the download
- * @param onBytes told how many bytes have come
+ * @param onBytes is told how many bytes have arrived so far
+ * @throws Error if the download does not match the hub's entry
  */
 export async function fetchHubFile(
   repoFolder: string,
@@ -42,7 +44,7 @@ export async function fetchHubFile(
   const snapshot = join(repoFolder, 'snapshots', sha)
   const link = join(snapshot, entry.path)
   const hash = entry.lfs?.oid ?? entry.xetHash ?? entry.oid ?? ''
-  // Both come from the hub and are used in paths: checked, so that nothing is written elsewhere.
+  // Path and hash come from the hub and are used in file names. They are checked so that nothing is written elsewhere.
   if (!link.startsWith(snapshot + sep)) throw new Error(`its list names ${JSON.stringify(entry.path)} as a file`)
   if (!/^\w+$/u.test(hash)) throw new Error(`its list has no hash of ${entry.path}`)
   const isWhole = (path: string) => stat(path).then(({ size }) => size === sizeOf(entry), () => false) // prettier-ignore
@@ -57,12 +59,13 @@ export async function fetchHubFile(
     if (!(await isWhole(blob))) {
       await download(entry, open, part, onBytes)
       await rename(part, blob).catch(async (error: unknown) => {
-        // Windows replaces no file that is open, as the same blob of a process that was faster may be.
+        // Windows cannot replace an open file, and the blob may be open if another process was faster.
         if (!(await isWhole(blob))) throw error
         await rm(part)
       })
     }
-    // Made elsewhere and moved, so that another process finds the old link or the new one. Not every system has links.
+    // The link is created elsewhere and then moved, so that other processes find either the old or the new one. Some systems lack links: the file is
+    // copied.
     await symlink(relative(dirname(link), blob), part).catch(() => copyFile(blob, part))
     await moveTo(part, link)
   } finally {
@@ -71,7 +74,7 @@ export async function fetchHubFile(
   return link
 }
 
-/** Writes the file to `part`. Throws where it is not the one that the hub's list names. */
+/** Downloads the file to `part`. Throws if it is not the one in the hub's list. */
 async function download(
   entry: HubEntry,
   open: () => Promise<Blob | null>,
@@ -98,7 +101,7 @@ async function download(
     throw new Error(`${entry.path} came damaged, its SHA-256 is not the one of the hub's list: try it again`)
 }
 
-/** Removes what processes of this machine have left that ended before their download did. */
+/** Removes incomplete downloads of processes of this machine that no longer run. */
 async function removeLeftovers(blobs: string): Promise<void> {
   for (const name of await readdir(blobs)) {
     const [, host, pid] = /^\w+\.(.+)-(\d+)-\d+\.part$/u.exec(name) ?? []

@@ -1,10 +1,13 @@
-/** What models and data sets of the Hugging Face hub share: the cache of the Python libraries (HF_HUB_CACHE, HF_HOME), the token, the address, words for what fails. */
+/**
+ * Shared by models and datasets of the Hugging Face hub: the cache of the Python libraries (HF_HUB_CACHE, HF_HOME), the access token, the address,
+ * and messages for failures.
+ */
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { cacheRoot } from './cache.ts'
 import { messageOf } from './errors.ts'
 
-/** The folder of the Python libraries for what they keep: files of the hub, and the token. */
+/** The folder in which the Python libraries keep the hub's files and the access token. */
 export const hubHome = (): string => process.env.HF_HOME || join(cacheRoot(), 'huggingface')
 
 /** Where the Python libraries keep the hub's files. */
@@ -17,19 +20,19 @@ export function hubUrl(): string {
   return (process.env.HF_ENDPOINT ?? 'https://huggingface.co').replace(/\/+$/u, '')
 }
 
-/** Whether one of these variables says that the network is not to be touched, beside HF_HUB_OFFLINE. */
+/** Whether HF_HUB_OFFLINE, or one of the given variables, forbids using the network. */
 export function isOffline(...names: string[]): boolean {
   return ['HF_HUB_OFFLINE', ...names].some((name) => ['1', 'true', 'yes', 'on'].includes(process.env[name]?.toLowerCase() ?? ''))
 }
 
-/** What every call of @huggingface/hub takes: the address, and HF_TOKEN or the token that `hf auth login` left. */
+/** The options that every call of @huggingface/hub takes: the address, and the token from HF_TOKEN or from `hf auth login`. */
 export async function hubAccess(): Promise<{ hubUrl: string; accessToken?: string }> {
   const path = process.env.HF_TOKEN_PATH ?? join(hubHome(), 'token')
   const accessToken = process.env.HF_TOKEN || (await readFile(path, 'utf8').catch(() => '')).trim()
   return { hubUrl: hubUrl(), ...(accessToken && { accessToken }) }
 }
 
-/** Why a `what` could not be fetched, in words for someone who does not know HTTP's numbers. */
+/** Says why a `what` could not be downloaded, for someone who does not know HTTP's status codes. */
 export function hubFailure(error: unknown, what: string): string {
   const status = (error as { statusCode?: unknown }).statusCode
   if (status === 401 || status === 403) return 'it does not exist, or needs a token (set HF_TOKEN) whose owner was given access'

@@ -1,15 +1,21 @@
-/** Whole numbers that are floats to Python, in JSON that a chat template may write: the schemas of tools say `"default": 1.0`, and models were trained on that. */
+/**
+ * Keeps track of integral numbers in JSON that are floats in Python, such as `"default": 1.0` in the schema of a tool. Chat templates print them as
+ * floats, and models were trained on that.
+ */
 
 /** For each object or list, the keys of such numbers. */
 const floats = new WeakMap<object, Set<string>>()
 
-/** Whether a whole number in an object or list that was read here is a float to Python. */
+/** Whether a number in an object or list that was parsed here is integral but a float in Python. */
 export const isFloat = (holder: object, key: string | number): boolean => floats.get(holder)?.has(String(key)) ?? false
 
-/** Bodies with more values are read without this, as it takes some 5 us a value and no real tools are so large. */
+/** JSON with more values is parsed without this: it takes about 5 us per value, and real tools are never so large. */
 const MOST_VALUES = 20_000
 
-/** JSON that may have tools. Numbers are JavaScript's, for all that calculate with them: which are floats is kept beside the object that has them. */
+/**
+ * Parses JSON that may contain tools. Numbers become JavaScript numbers, so that all code can calculate with them. Which of them are floats is stored
+ * beside the object that contains them.
+ */
 export function jsonWithTools(text: string): unknown {
   const plain: unknown = JSON.parse(text)
   const { tools } = Object(plain) as { tools?: unknown }
@@ -20,7 +26,7 @@ export function jsonWithTools(text: string): unknown {
   })
 }
 
-/** Counts a JSON value's parts down from `most`; below 0 where there are more. */
+/** Subtracts the number of values in a JSON value from `most`. Negative if there are more. */
 function valuesLeft(value: unknown, most: number): number {
   let left = most - 1
   if (typeof value === 'object' && value !== null)

@@ -1,20 +1,21 @@
-/** `fetch` for answers that take their time. */
+/** A `fetch` for answers that take a long time. */
 import { Agent as AgentHttp, globalAgent, request as requestHttp, type AgentOptions, type IncomingMessage } from 'node:http'
 import { Agent as AgentHttps, request as requestHttps } from 'node:https'
 import { Readable } from 'node:stream'
 
-/** The most redirects that are followed, as by `fetch`. */
+/** Maximum number of redirects that are followed, as in `fetch`. */
 const REDIRECTS = 20
-/** Headers that must not follow a redirect to another server. */
+/** Headers that must not be sent to another server after a redirect. */
 const SECRETS = ['authorization', 'cookie', 'proxy-authorization']
 const THIS_MACHINE = /^(localhost|127(\.\d+){3}|\[::1\])$/u
-/** The agent's options exist, but no type declares them. */
+/** The option exists, but is not declared in the types. */
 const { proxyEnv } = (globalAgent as unknown as { options: AgentOptions }).options
 
 /**
- * As `fetch`, without limits of its own: Node's ends a request whose answer, or whose next piece, has not come after five minutes, whatever limit the client
- * was given, and a completion may wait longer than that for its turn. Each request has its own connection. Redirects are followed, and proxies of the
- * environment asked where Node is told to (NODE_USE_ENV_PROXY), as by `fetch`; but never for this machine, where a run's own servers are.
+ * Like `fetch`, but without time limits of its own. Node's `fetch` ends a request if the answer, or the next piece of it, takes more than five
+ * minutes, whatever limit the client was given, and a completion may wait longer than that for its turn. Each request has its own connection. As in
+ * `fetch`, redirects are followed, and proxies from the environment are used if Node is told to (NODE_USE_ENV_PROXY), but never for this machine,
+ * where a run's own servers are.
  */
 export async function patientFetch(...asked: Parameters<typeof fetch>): Promise<Response> {
   const request = new Request(...asked)
@@ -45,22 +46,25 @@ export async function patientFetch(...asked: Parameters<typeof fetch>): Promise<
   }
 }
 
-/** The caller's own signal: a new Request's follows it only until the collector takes the Request, and whoever gives up after that is not heard. */
+/**
+ * The caller's own signal. The signal of a new Request follows it only until the Request is garbage-collected, after which an abort would go
+ * unnoticed.
+ */
 const signalOf = ([input, init]: Parameters<typeof fetch>): AbortSignal | undefined =>
   init?.signal ?? (input instanceof Request ? input.signal : undefined)
 
 /**
- * `patientFetch` that is over when the body is there. A client's time limit and retries end where the promise of its `fetch` does, which is at the
- * headers: so they hold for a body that never ends or breaks off, too.
+ * Like `patientFetch`, but resolves only when the whole body has arrived. A client's time limit and retries cover the promise that its `fetch`
+ * returns, which normally ends at the headers. This way they also cover a body that never ends or breaks off.
  */
 export async function fetchWhole(...asked: Parameters<typeof fetch>): Promise<Response> {
   const response = await patientFetch(...asked)
   const body = await response.arrayBuffer().catch((error: unknown) => {
-    // When a body is aborted, Node reports a lost connection.
+    // If a body is aborted, Node reports a lost connection.
     const signal = signalOf(asked)
     throw signal?.aborted ? signal.reason : error
   })
-  // `Response` refuses even an empty body for a status that has none.
+  // `Response` refuses even an empty body for statuses that have none.
   return new Response(body.byteLength > 0 ? body : null, response)
 }
 
@@ -73,7 +77,7 @@ async function send(
   return await new Promise((resolve, reject) => {
     const outgoing = request(url, { method, headers: Object.fromEntries(headers), signal, agent }, resolve)
     outgoing.on('error', reject)
-    // So a machine that vanished without closing its connection is noticed.
+    // Detects that the other machine has vanished without closing the connection.
     outgoing.setSocketKeepAlive(true, 30_000)
     outgoing.end(body)
   })

@@ -1,6 +1,6 @@
-/** Other processes of this machine. */
+/** Other processes on this machine. */
 
-/** True where a process with this id exists, ours or anybody's. */
+/** Whether a process with this id exists, regardless of its user. */
 export function isAlive(pid: number): boolean {
   try {
     process.kill(pid, 0)

@@ -1,6 +1,6 @@
-/** Seeded randomness. Everything random in a run comes from here, so a run can be repeated from its seed. */
+/** Seeded randomness. Everything random in a run comes from here, so that a run can be repeated from its seed. */
 
-/** Mixes any numbers and strings into one 32-bit seed (FNV-1a over the parts, then the murmur3 finaliser). */
+/** Hashes numbers and strings into one 32-bit seed (FNV-1a over the parts, then murmur3's finaliser). */
 export function hashSeed(...parts: (number | string)[]): number {
   let h = 0x811c9dc5
   for (const part of parts) {
@@ -17,7 +17,7 @@ export function hashSeed(...parts: (number | string)[]): number {
   return (h ^ (h >>> 16)) >>> 0
 }
 
-/** A small fast generator (mulberry32) with its state in the open, so that a checkpoint can hold it. */
+/** A small, fast random number generator (mulberry32). Its state is accessible, so that a checkpoint can store it. */
 export class Random {
   state: number
   constructor(seed: number) {
@@ -54,15 +54,15 @@ export class Random {
 }
 
 /**
- * The endless order of things by their number: each epoch holds every one once, shuffled anew by seed and epoch, or as they stand. What stands
- * at a position depends on nothing else, so a run resumes from its position alone.
+ * An endless order of `count` items, given by index. Each epoch contains every item once, shuffled by seed and epoch, or in the original order. The
+ * item at a position depends on nothing else, so the position is all that is needed to resume.
  */
 export class EpochOrder {
   readonly #count: number
   readonly #seed: number
   readonly #shuffle: boolean
   #epoch = -1
-  /** Of #epoch, kept because positions are mostly asked one after another. */
+  /** The order of #epoch. Cached because positions are mostly requested one after another. */
   #order: number[] = []
 
   constructor(count: number, seed: number, { shuffle = true }: { shuffle?: boolean } = {}) {
@@ -71,7 +71,7 @@ export class EpochOrder {
     this.#shuffle = shuffle
   }
 
-  /** Which of them stands at `position` (0, 1, 2, ... without end). */
+  /** The index of the item at `position` (0, 1, 2, ... without end). */
   at(position: number): number {
     if (!this.#shuffle) return position % this.#count
     const epoch = Math.floor(position / this.#count)

@@ -1,16 +1,16 @@
 /**
- * Renames that wait a moment where Windows refuses them: while another process (a virus scanner, an indexer, a backup) has the file open, or one in the
- * folder, it can neither be renamed nor be replaced. Other systems rename open files, and what they refuse they would refuse again.
+ * Renames that are retried for a moment if Windows refuses them: as long as another process (a virus scanner, an indexer, a backup) has a file open,
+ * neither the file nor its folder can be renamed or replaced. There are no retries on other systems, which rename open files.
  */
 import { renameSync } from 'node:fs'
 import { rename } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isHeldOpen } from './faults.ts'
 
-/** Milliseconds before each further try, two seconds in all. */
+/** Milliseconds before each retry, two seconds in total. */
 const PAUSES = [10, 20, 50, 120, 300, 500, 1000]
 
-/** Gives a file or folder another name, in place of the file that has it. */
+/** Renames a file or folder, and replaces a file that has the new name. */
 export async function moveTo(from: string, to: string): Promise<void> {
   for (const ms of PAUSES) {
     try {

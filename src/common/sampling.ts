@@ -1,7 +1,7 @@
 /** Sampling from the model's own distribution. */
 import type { SamplingParams } from './types.ts'
 
-/** Values at which a token is drawn from the softmax of the logits: none is cut off, none made more or less likely. */
+/** Sampling parameters with which tokens are drawn from the softmax of the logits: none is cut off, none made more or less likely. */
 export const NEUTRAL = {
   temperature: 1,
   top_p: 1,
@@ -12,5 +12,5 @@ export const NEUTRAL = {
   frequency_penalty: 0,
 }
 
-/** One token so, to be changed where more is asked. */
+/** The same, for a single token. To be changed if more is wanted. */
 export const neutralSampling: SamplingParams = { ...NEUTRAL, max_tokens: 1, stop: [], stop_token_ids: [], seed: 0 }

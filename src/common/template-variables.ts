@@ -1,10 +1,10 @@
-/** `chat_template_kwargs`: variables for the chat template, of a config or of a data set's row. */
+/** `chat_template_kwargs`: variables for the chat template, from a config or a row of a dataset. */
 import { UserError } from './errors.ts'
 
-/** Variables that every template gets anyway, with each prompt's own values. */
+/** Variables that every template gets anyway, with values of the prompt. */
 const OWN_VARIABLES = ['messages', 'tools', 'add_generation_prompt', 'continue_final_message', 'chat_template']
 
-/** What is wrong with variables for a chat template; undefined where nothing is. */
+/** Says what is wrong with variables for a chat template. Undefined if nothing is. */
 export function variableProblem(variables: Record<string, unknown>): string | undefined {
   const own = OWN_VARIABLES.find((name) => Object.hasOwn(variables, name))
   if (own) return `chat_template_kwargs.${own} is set for every prompt anyway. Remove it.`
@@ -17,9 +17,9 @@ export function variableProblem(variables: Record<string, unknown>): string | un
 }
 
 /**
- * A row's column `chat_template_kwargs`, as TRL has it; its variables override those of the config.
+ * Reads a row's column `chat_template_kwargs`, named as in TRL. Its variables override those of the config.
  * @param where names the row in errors
- * @throws UserError where it is not an object, or holds what a config may not hold either
+ * @throws UserError if it is not an object, or contains what a config may not contain either
  */
 export function variablesOf(value: unknown, where: string): { variables?: Record<string, unknown> } {
   if (value === undefined || value === null) return {}
@@ -27,7 +27,7 @@ export function variablesOf(value: unknown, where: string): { variables?: Record
     throw new UserError(
       `${where}: its chat_template_kwargs must be an object, as {"enable_thinking": false}, found ${JSON.stringify(value)}.`,
     )
-  // Parquet writes null where a row lacks a field that another has.
+  // Parquet writes null if a row lacks a field that another row has.
   const variables = Object.fromEntries(Object.entries(value).filter(([, one]) => one !== null))
   const wrong = variableProblem(variables)
   if (wrong) throw new UserError(`${where}: ${wrong}`)

@@ -1,14 +1,15 @@
-/** Texts from files that users write. */
+/** Reads text files that users write. */
 import { readFileSync } from 'node:fs'
 import { messageOf, UserError } from './errors.ts'
 
-/** Leaves out the byte order mark that editors on Windows may begin a file with: JSON, TOML and templates know none. */
+/** Drops the byte order mark with which editors on Windows may begin a file, and which JSON, TOML and templates do not allow. */
 const utf8 = new TextDecoder('utf-8', { fatal: true })
 
 /**
- * The text of a file's bytes, without a byte order mark.
- * @param where the file, for the message
- * @throws UserError where the bytes are not UTF-8, as what `>` writes in PowerShell 5: each of its letters would be others, without a word
+ * Decodes the bytes of a file as UTF-8, without a byte order mark.
+ * @param where the file, for error messages
+ * @throws UserError if the bytes are not UTF-8, such as the UTF-16 that `>` writes in PowerShell 5, which would silently be decoded to the wrong
+ * letters
  */
 export function textOfBytes(bytes: Uint8Array, where: string): string {
   try {
@@ -19,7 +20,11 @@ export function textOfBytes(bytes: Uint8Array, where: string): string {
   }
 }
 
-/** The text of a file. @param label the file, for messages @throws UserError where it cannot be read, or is not UTF-8 */
+/**
+ * Reads a text file.
+ * @param label the file's name in error messages
+ * @throws UserError if it cannot be read, or is not UTF-8
+ */
 export function textOfFile(file: string, label = file): string {
   let bytes: Uint8Array
   try {

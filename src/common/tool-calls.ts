@@ -1,9 +1,9 @@
-/** Calls of tools as rows of data sets have them. */
+/** Tool calls in the rows of datasets. */
 import type { ToolCall } from './types.ts'
 
 /**
- * Calls of an answer in OpenAI's form, their arguments as the text that a model writes.
- * @param wrong made and thrown where they are no list of `{ function: { name, arguments } }`
+ * Tool calls in OpenAI's format, with the arguments as the text that a model writes.
+ * @param wrong makes the error that is thrown if the calls are not a list of `{ function: { name, arguments } }`
  */
 export function toolCallsOf(calls: unknown, wrong: () => Error): ToolCall[] {
   if (!Array.isArray(calls)) throw wrong()

@@ -1,19 +1,23 @@
 /**
- * What happened when, for a picture of a few steps (`--trace`): spans, flights and counters, in the words of Chrome's Trace Event format
- * (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU), which chrome://tracing and ui.perfetto.dev draw.
- * - `tracer` is the one tracer of the process while it records and undefined else. Rooms ask `tracer?.span(...)`: without a trace that is one check.
- *   It is a variable of the module and no parameter, because a rollout, a kernel and a step would all have to carry it, nearly always in vain.
- * - A span lies on a track, where spans only nest: those of one flow of control. Flights (rollouts, waits) overlap freely, each with an id.
- * - What is still open at the end is closed there and marked `unfinished`; what began before the start is left out.
+ * Records what happened when, for a picture of a few steps (`--trace`): spans, flights and counters, in Chrome's Trace Event format
+ * (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU), which chrome://tracing and ui.perfetto.dev display.
+ * - `tracer` is the process's tracer while a trace is recorded, and undefined otherwise. Code calls `tracer?.span(...)`, which without a trace costs
+ *   one check. It is a module variable because otherwise rollouts, kernels and steps would all have to pass it on, nearly always for nothing.
+ * - A span lies on a track. Spans of a track can only nest, as they belong to one flow of control. Flights (rollouts, waits) may overlap freely, and
+ *   have ids.
+ * - Whatever is still open when the trace ends is closed then and marked `unfinished`. What began before the trace is left out.
  */
 
 /** Tracks of spans: the steps of the run with their phases, and what JavaScript does between two turns of the event loop. */
 export type Track = 'steps' | 'JavaScript'
 export type TraceArgs = Record<string, string | number | boolean | null>
-/** `kernels`: the GPU's time of every dispatch, each in a pass of its own. `passes`: of the passes as they are, which changes nothing. */
+/**
+ * `kernels`: GPU time of every dispatch, each in a compute pass of its own. `passes`: GPU time of the compute passes as they are, which changes
+ * nothing.
+ */
 export type TraceLevel = 'kernels' | 'passes'
 
-/** An event of the format; times in microseconds since the trace began. */
+/** An event of the Trace Event format. Times are in microseconds since the trace began. */
 export interface TraceEvent {
   ph: 'X' | 'b' | 'e' | 'C' | 'M' | 's' | 'f'
   name: string
@@ -27,17 +31,17 @@ export interface TraceEvent {
   args?: TraceArgs
 }
 
-/** Something that has begun. A second `end`, or one after the trace, does nothing. */
+/** Something that has begun. A second `end`, or one after the trace, has no effect. */
 export interface Span {
   end(args?: TraceArgs): void
 }
 
 export interface Flight extends Span {
-  /** Ends the phase before, and begins one within the flight. */
+  /** Ends the current phase of the flight, and begins the next. */
   phase(name: string): void
 }
 
-/** The process of the picture that holds our own tracks, and that of the GPU's. */
+/** The process ids in the trace under which our own tracks and the GPU's are shown. */
 const ours = 1
 export const gpuProcess = 2
 const tracks: readonly Track[] = ['steps', 'JavaScript']
@@ -45,14 +49,14 @@ const tracks: readonly Track[] = ['steps', 'JavaScript']
 /** The tracer while a trace is recorded. */
 export let tracer: Tracer | undefined
 
-/** Begins a trace. @throws Error where one is recorded already */
+/** Begins a trace. @throws Error if one is being recorded already */
 export function startTrace(options: { level: TraceLevel; maxEvents: number }): Tracer {
   if (tracer) throw new Error('a trace is being recorded already')
   tracer = new Tracer(options)
   return tracer
 }
 
-/** Ends the trace that is recorded; `finish` has its events. */
+/** Ends the trace that is being recorded. Its `finish` returns the events. */
 export function stopTrace(): Tracer | undefined {
   const stopped = tracer
   tracer = undefined
@@ -63,17 +67,17 @@ const nothing: Flight = { end: () => {}, phase: () => {} }
 
 export class Tracer {
   readonly level: TraceLevel
-  /** Who records GPU commands at the moment. */
+  /** Whose GPU commands are being recorded at the moment. */
   author: 'trainer' | 'engine' = 'trainer'
-  /** Whether events were left out, because there were `maxEvents`. */
+  /** Whether events were left out because there were `maxEvents` already. */
   full = false
-  /** Sentences about the trace: how exact it is. */
+  /** Remarks on the trace, such as how exact it is. */
   readonly notes: string[] = []
   readonly #start = performance.now()
   readonly #maxEvents: number
   readonly #events: TraceEvent[] = []
   readonly #open = new Set<Span>()
-  /** Room that is taken: events there are, and those that are to come. */
+  /** Number of events recorded or reserved. */
   #taken = 0
   #ids = 0
   readonly #finishers: (() => Promise<TraceEvent[]>)[] = []
@@ -95,14 +99,14 @@ export class Tracer {
     return ++this.#ids
   }
 
-  /** Takes room for events; false where there is none left, and they are to be left out. */
+  /** Reserves room for events. Returns false if there is none left, and the events must be left out. */
   take(count: number): boolean {
     if (this.#taken + count > this.#maxEvents) this.full = true
     if (!this.full) this.#taken += count
     return !this.full
   }
 
-  /** Begins a span: one that ends before all that were open on its track. */
+  /** Begins a span. It must end before all spans that are already open on its track. */
   span(track: Track, name: string, args?: TraceArgs): Span {
     if (!this.take(1)) return nothing
     const ts = this.now()
@@ -112,7 +116,7 @@ export class Tracer {
     )
   }
 
-  /** Begins something that runs beside others of its category. */
+  /** Begins a flight, which may overlap others of its category. */
   flight(category: string, name: string, args?: TraceArgs): Flight {
     if (!this.take(2)) return nothing
     const common = { cat: category, pid: ours, tid: 0, id: this.nextId() }
@@ -137,23 +141,23 @@ export class Tracer {
     return { end: (more) => flight.end(more), phase: next }
   }
 
-  /** Values of this moment. */
+  /** Records the current values of a counter. */
   counter(name: string, values: Record<string, number>): void {
     if (this.take(1)) this.#events.push({ ph: 'C', name, pid: ours, tid: 0, ts: this.now(), args: values })
   }
 
-  /** A link between two spans (`s` to `f`, under one id): from the one that was open at `ts` to the one of the GPU that came of it. */
+  /** Links two spans by an arrow (`s` to `f`, with the same id), from the span that was open at `ts` to the GPU's span that resulted from it. */
   link(id: number, ts: number): void {
     const tid = tracks.indexOf('JavaScript') + 1
     if (this.take(1)) this.#events.push({ ph: 's', name: 'submit', cat: 'submit', pid: ours, tid, ts, id })
   }
 
-  /** Events that are known at the end only, whose room was taken before. */
+  /** Registers events that are known only at the end, for which room was reserved with `take`. */
   onFinish(events: () => Promise<TraceEvent[]>): void {
     this.#finishers.push(events)
   }
 
-  /** Closes what is open; all events by time, names of processes and tracks first. To be called after `stopTrace`. */
+  /** Closes what is still open, and returns all events by time, after the names of processes and tracks. To be called after `stopTrace`. */
   async finish(): Promise<TraceEvent[]> {
     for (const span of [...this.#open].toReversed()) span.end({ unfinished: true })
     const late = await Promise.all(this.#finishers.map((events) => events()))
