@@ -1,10 +1,10 @@
-/** The keys of [trainer.args] that make the algorithm: loss, KL term, advantage, filters (docs/algorithms.md). */
+/** The keys of [trainer.args] that define the algorithm: loss, KL term, advantage, filters (docs/algorithms.md). */
 import * as z from 'zod'
 
-/** Losses, advantages and filters that are called by name; anything else is a file. */
+/** Built-in losses, advantages and filters. Any other name is a file. */
 export const BUILT_IN = { loss: ['cispo', 'cispo_mask'], advantage: ['group_mean'], filters: ['zero_variance'] }
 
-/** A table whose keys the schema does not check: the environment or the loss that gets them does. */
+/** A table whose keys the schema does not check. The environment or loss that receives them does. */
 export const freeTable = () => z.record(z.string(), z.unknown())
 
 export const algorithmFields = {
@@ -98,5 +98,5 @@ export const algorithmFields = {
 export const keepsReference = (args: { beta: number; use_ref_model: boolean; ref_model?: string }): boolean =>
   args.beta > 0 || args.use_ref_model || args.ref_model !== undefined
 
-/** How many groups may be replaced. The small addend is for rounding: 10 x (1.1 - 1) is a little less than 1 and must give 1. */
+/** The number of groups that may be replaced. The small addend compensates for rounding: 10 x (1.1 - 1) is slightly less than 1 and must give 1. */
 export const spareGroups = (groups: number, factor: number): number => Math.floor(groups * (factor - 1) + 1e-9)

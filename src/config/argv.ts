@@ -1,12 +1,12 @@
 /**
- * The words after `train` or `sft`: `@ file.toml` (several compose left to right), dotted overrides, a few flags.
+ * Parses the words after `train` or `sft`: `@ file.toml` (several files compose left to right), dotted overrides, and a few flags.
  *
  *     @ a.toml @ b.toml --trainer.args.learning_rate 1e-4 --max-steps 2 --env.args.words=4 --dry-run --resume step 20 --trace 5-6
  *     --resume outputs/first                 --fork outputs/first@20 --learning-rate 1e-5        (with the config of that run)
  *
- * - A word that ends in .toml is a config file without the @, too: PowerShell, where @ has a meaning of its own, needs it in quotes.
- * - A key is dotted, in snake_case or kebab-case; a last part that only one key has may stand alone (`--max-steps`).
- * - A value is read by its key's type: text for a string, TOML for the rest; under a free table TOML where it parses, else text.
+ * - A word that ends in .toml is a config file even without the @, because PowerShell needs the @ in quotes.
+ * - A key is dotted, in snake_case or kebab-case. Its last part may stand alone if only one key has it (`--max-steps`).
+ * - A value is parsed by its key's type: text for a string, TOML for all others. In a free table it is TOML if that parses, else text.
  */
 import { parse } from 'smol-toml'
 import { AT } from '../common/commands.ts'
@@ -21,14 +21,14 @@ import { pathKey } from './toml-lines.ts'
 /** Where `--resume` finds the checkpoint. */
 export type Resume = { kind: 'latest' } | { kind: 'step'; step: number } | { kind: 'dir'; dir: string }
 
-/** What `--trace` asks for: steps (default: the second and third of the process) and a file (default: trace.json of the run). */
+/** The argument of `--trace`: steps (default: the second and third of the process) and a file (default: trace.json in the run's folder). */
 export interface TraceWish {
   steps?: [number, number]
   file?: string
   level: TraceLevel
 }
 
-/** What `--fork` asks for: the run, and which of its checkpoints the new run begins with. */
+/** The argument of `--fork`: a run, and which of its checkpoints the new run starts from. */
 export interface Fork {
   dir: string
   step: 'latest' | 'best' | number
@@ -42,20 +42,20 @@ export interface Words {
   resume?: Resume
   fork?: Fork
   trace?: TraceWish
-  /** One sentence for each mistake. */
+  /** One sentence per mistake. */
   problems: string[]
 }
 
 const FLAGS = ['--dry-run', '--help', '--resume', '--fork', '--trace']
 
-/** Whether a word can be a value: it is no flag and no @. A negative number is a value. */
+/** Whether a word can be a value, which means that it is neither a flag nor an @. A negative number is a value. */
 const isValue = (word: string | undefined) =>
   word !== undefined && word !== '@' && !/^--?[A-Za-z]/.test(word) && !word.startsWith('@')
 
-/** Whether a word by itself is a config file. */
+/** Whether a word is a config file without an @ before it. */
 export const isConfigFile = (word: string): boolean => /^[^-].*\.toml$/s.test(word)
 
-/** Sorts the words by what they are; reads no files. */
+/** Classifies the words. Reads no files. */
 export function readWords(argv: readonly string[]): Words {
   const words: Words = { files: [], overrides: [], dryRun: false, help: false, problems: [] }
   for (let i = 0; i < argv.length; i++) {
@@ -98,7 +98,7 @@ export function readWords(argv: readonly string[]): Words {
   return words
 }
 
-/** The words after --trace, in any order. */
+/** Parses the words after --trace, which may come in any order. */
 function readTrace(given: string[], problems: string[]): TraceWish {
   const wish: TraceWish = { level: 'kernels' }
   for (const word of given) {
@@ -111,7 +111,7 @@ function readTrace(given: string[], problems: string[]): TraceWish {
   return wish
 }
 
-/** Turns overrides into sources on top of `files`. Returns the sentences of what could not be understood. */
+/** Turns overrides into sources to be merged after `files`. Returns a sentence for each override that was not understood. */
 export function overrideSources(
   overrides: Words['overrides'],
   files: Source[],
@@ -137,7 +137,7 @@ export function overrideSources(
     }
     const table: Table = {}
     const places = new Map([[pathKey(found), flag]])
-    // Lists of tables ([[env]]) are copied whole, so that one element can be changed.
+    // Lists of tables ([[env]]) are copied as a whole, so that a single element can be changed.
     let at: Table = table
     found.slice(0, -1).forEach((part, i) => {
       const path = found.slice(0, i + 1)
@@ -154,21 +154,21 @@ export function overrideSources(
     })
     const read = value === undefined ? true : readValue(value, node)
     at[found[found.length - 1]] = read
-    // An empty table replaces the earlier value; merging it would change nothing.
+    // An empty table replaces the earlier value, as merging it would change nothing.
     if (isTable(read) && Object.keys(read).length === 0) for (const source of [...files, ...sources]) clear(source, found)
     sources.push({ table, places, replacesEnv: true })
   }
   return { sources, problems }
 }
 
-/** Removes a value from a source, with the recorded places of all keys in it. */
+/** Removes a value from a source, together with the recorded places of its keys. */
 function clear({ table, places }: Source, path: string[]): void {
   removeAt(table, path)
   const inside = pathKey([...path, ''])
   for (const key of Array.from(places.keys())) if (key === pathKey(path) || key.startsWith(inside)) places.delete(key)
 }
 
-/** The full path of a key as typed; or, where there is none, the end of a sentence that says why. */
+/** The full path of a key as typed. If there is no such key, the end of a sentence that says why. */
 function findKey(typed: string, merged: Table, tree: SchemaNode): string[] | string {
   const parts = typed.split('.')
   const path: string[] = []
@@ -196,11 +196,11 @@ function findKey(typed: string, merged: Table, tree: SchemaNode): string[] | str
   const leaves = leafPaths(tree).map((leaf) => leaf.path)
   const [first, ...rest] = parts
   const owners = leaves.filter((leaf) => leaf[leaf.length - 1] === first.replaceAll('-', '_'))
-  // The last part of a key, alone or with what is below it: --max-steps, --loss-args.x.
+  // The last part of a key, alone or followed by keys below it: --max-steps, --loss-args.x.
   if (owners.length === 1 && owners[0].length > 1 && (!rest.length || nodeAt(tree, [...owners[0], ...rest])?.type === 'free'))
     return findKey([...owners[0], ...rest].join('.'), merged, tree)
   if (owners.length > 1 && !rest.length) return `could mean ${owners.map((leaf) => `--${leaf.join('.')}`).join(' or ')}.`
-  // Keys of other trainers go to the schema, which says what they are called here.
+  // Keys of other trainers are left to the schema, which reports their name here.
   if (path.length === 1 && findForeign('trainer.args', path[0], backendOf(merged))) return ['trainer', 'args', path[0]]
   const dotted = leaves.map((leaf) => leaf.join('.'))
   const short = nearest(
@@ -209,18 +209,18 @@ function findKey(typed: string, merged: Table, tree: SchemaNode): string[] | str
   )
   const guess = nearest(path.join('.'), dotted) ?? dotted.find((_, i) => leaves[i].at(-1) === short)
   const flag = nearest(`--${typed}`, FLAGS)
-  // An unknown key with a known table goes to the schema, which knows the keys of other trainers.
+  // An unknown key in a known table is left to the schema, which recognises keys of other trainers.
   if (parts.length > 1 && nodeAt(tree, path.slice(0, -1))?.keys) return path
   return `is not a key.${flag ? ` Did you mean ${flag}?` : guess ? ` Did you mean --${guess}?` : ' --help lists them.'}`
 }
 
-/** A word as a value of the key's type; a word that does not fit stays text, which the schema then refuses. */
+/** Parses a word as a value of the key's type. A word that does not fit stays text, which the schema then refuses. */
 function readValue(text: string, node: SchemaNode | undefined): unknown {
   if (node?.type === 'string') return text
   try {
     return parse(`v = ${text}`).v
   } catch {
-    // Numbers that shell tools print and TOML does not allow: .5 (bc), 01 (seq -w).
+    // Numbers that shell tools print but TOML does not allow: .5 (bc), 01 (seq -w).
     const number = (node?.type === 'number' || node?.type === 'integer') && /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text)
     if (number && Math.abs(Number(text)) <= Number.MAX_SAFE_INTEGER) return Number(text)
     // --lora_target_modules q_proj,v_proj

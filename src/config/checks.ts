@@ -1,6 +1,6 @@
 /**
- * Checks over several keys (mistakes) and remarks (notices), which the schema of a single key cannot make. A check names the keys it
- * reads; it is skipped where one of them is already known to be wrong, so that one mistake is reported once.
+ * Checks that involve several keys (mistakes), and notices, which the schema of a single key cannot express. A check names the keys it reads. It is
+ * skipped if one of them is already known to be wrong, so that each mistake is reported only once.
  */
 import { existsSync } from 'node:fs'
 import { CLI } from '../common/commands.ts'
@@ -15,30 +15,30 @@ import { BUILT_IN, keepsReference, spareGroups } from './algorithm-schema.ts'
 import type { RunConfig } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
 
-/** What a check can ask about the config as it was written. */
+/** What a check can find out about the config as it was written. */
 export interface Written {
-  /** Set by a file or the command line, not by default. */
+  /** Whether the key was set by a file or the command line. */
   isSet(key: string): boolean
-  /** Set, to something other than its default. */
+  /** Whether the key was set to something other than its default. */
   isChanged(key: string): boolean
-  /** The value as it was written, before defaults. */
+  /** The value as written, before defaults are filled in. */
   value(key: string): unknown
 }
 
 export interface Check<Config> {
-  /** Dotted keys; the problem is reported at the first one that is set. */
+  /** Dotted keys. The problem is reported at the first one that is set. */
   keys: string[]
-  /** The whole sentence without its place, several of them, or undefined where all is well. */
+  /** Returns complete sentences without their place, or undefined if all is well. */
   find: (config: Config, written: Written) => Found | Found[]
 }
 
-/** `key`: where to report it, if not at the first of `keys` that is set. */
+/** `key`: where to report the problem, if not at the first of `keys` that is set. */
 type Found = string | { key: string; text: string } | undefined
 
 const A = 'trainer.args.'
 const looksLikeFile = (name: string) => /[/\\]|\.(ts|js|mjs)$/.test(name)
 
-/** What is wrong with the name of a loss, advantage or filter: it must be a built-in or an existing file. */
+/** Says what is wrong with the name of a loss, advantage or filter, which must be built-in or an existing file. */
 function pluginProblem(kind: keyof typeof BUILT_IN, name: string): string | undefined {
   if (BUILT_IN[kind].includes(name)) return undefined
   const names = BUILT_IN[kind].map(show).join(', ')
@@ -48,7 +48,7 @@ function pluginProblem(kind: keyof typeof BUILT_IN, name: string): string | unde
   return `${A}${kind} is ${show(name)}; it must be ${names} or a file such as "./my_${kind}.ts".${meant ? ` Did you mean ${show(meant)}?` : ''}`
 }
 
-/** What is wrong with the id of an environment, in the words of src/environments, which would load it. */
+/** Says what is wrong with the id of an environment, in the words of src/environments, which would load it. */
 function environmentProblem(key: string, id: string, about: { python?: boolean; python_path?: string } = {}): Found {
   const { python, python_path } = about
   const isPythons = python ?? (python_path !== undefined || id.endsWith('.py'))
@@ -219,7 +219,7 @@ export const sftChecks: Check<SftConfig>[] = [
   ...sftCkptChecks,
 ]
 
-/** One line for each key that was set and has no effect because of another key. */
+/** One line for each key that was set but has no effect because of another key. */
 function idleKeys(args: RunConfig['trainer']['args'] | SftConfig['trainer']['args'], written: Written): string[] {
   const notices: string[] = []
   const idle = (keys: string[], because: string) => notices.push(...withoutEffect(written, A, keys, because))
@@ -227,13 +227,13 @@ function idleKeys(args: RunConfig['trainer']['args'] | SftConfig['trainer']['arg
   if (!args.gradient_checkpointing) idle(['keep_attention'], 'gradient_checkpointing is false, so everything is kept')
   if (args.lr_scheduler_type === 'constant')
     idle(['warmup_steps'], 'lr_scheduler_type is "constant"; write "constant_with_warmup"')
-  // A resolved config has both keys, with the same meaning: no notice then.
+  // A resolved config has both keys, with the same meaning. That is not worth a notice.
   if (written.isSet(`${A}micro_batch_tokens`) && written.value(`${A}micro_batch_size`) !== args.micro_batch_size)
     idle(['micro_batch_size'], 'micro_batch_tokens is set')
   return notices
 }
 
-/** Remarks on an RL config, one line each. */
+/** Notices on an RL config, one line each. */
 export function rlNotices(config: RunConfig, written: Written): string[] {
   const { args } = config.trainer
   const notices = [...idleKeys(args, written), ...ckptNotices(config, written), ...inferenceNotices(config, written)]
@@ -268,7 +268,7 @@ export function rlNotices(config: RunConfig, written: Written): string[] {
   return notices
 }
 
-/** Remarks on an SFT config, one line each. */
+/** Notices on an SFT config, one line each. */
 export const sftNotices = (config: SftConfig, written: Written): string[] => [
   ...idleKeys(config.trainer.args, written),
   ...ckptNotices(config, written),

@@ -1,4 +1,4 @@
-/** Checks and remarks on [trainer.ckpt]. */
+/** Checks and notices on [trainer.ckpt]. */
 import { nearest } from '../common/errors.ts'
 import { METRICS, metricInfo } from '../monitor/metrics-table.ts'
 import type { Check, Written } from './checks.ts'
@@ -8,7 +8,7 @@ import type { SftConfig } from './sft-schema.ts'
 
 const C = 'trainer.ckpt.'
 
-/** keep_best must name a metric of the run; else there would be no best checkpoint after a long night. */
+/** keep_best must name a metric of the run. Otherwise there would be no best checkpoint at the end of a long run. */
 export const ckptChecks: Check<RunConfig>[] = [
   {
     keys: [`${C}keep_best`, 'env', 'trainer.args.eval_strategy', 'trainer.args.eval_rollouts_per_example'],
@@ -22,7 +22,7 @@ export const ckptChecks: Check<RunConfig>[] = [
       const here = env.map((one) => one.name)
       const asks = args.eval_rollouts_per_example
       const [, kind, k] = /\/(avg|pass)@(\w+)$/.exec(metric) ?? []
-      // pass@k is measured for 1, 2, 4 ... up to the rollouts of an example.
+      // pass@k is measured for k = 1, 2, 4 ... up to the number of rollouts of an example.
       const isMeasured = kind === 'pass' ? Number.isInteger(Math.log2(Number(k))) && Number(k) <= asks : Number(k) === asks
       if (here.some((one) => metric.startsWith(`eval/${one}/`)) && (kind === undefined || isMeasured)) return undefined
       const keys = here.map((one) => show(`eval/${one}/avg@${asks}`)).join(' or ')

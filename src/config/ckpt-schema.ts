@@ -1,4 +1,4 @@
-/** [trainer.ckpt]: when a checkpoint is written, and which ones are kept. Keys are named as in prime-rl; the Hugging Face Trainer's names are aliases. */
+/** [trainer.ckpt]: when checkpoints are written, and which ones are kept. Keys are named as in prime-rl. The Hugging Face Trainer's names are aliases. */
 import * as z from 'zod'
 
 export const ckptSchema = z.strictObject({
@@ -30,8 +30,8 @@ export const ckptSchema = z.strictObject({
     ),
 })
 
-/** [trainer.ckpt], its defaults filled in. */
+/** [trainer.ckpt] with defaults filled in. */
 export type CkptConfig = z.output<typeof ckptSchema>
 
-/** Keys of [trainer.args] that are keys of [trainer.ckpt] under another name. */
+/** Names in [trainer.args] that stand for keys of [trainer.ckpt]. */
 export const CKPT_ALIASES: Readonly<Record<string, keyof CkptConfig>> = { save_steps: 'interval', save_total_limit: 'keep_last' }

@@ -1,8 +1,8 @@
 /**
- * Puts a config together from TOML files and command-line words, before the schema sees it.
+ * Composes a config from TOML files and command-line words, before the schema validates it.
  *
  * - Files compose left to right: tables are merged key by key, everything else is replaced. Dotted overrides come last.
- * - Every source keeps the places of its keys, so that a mistake is reported where the value that won was written.
+ * - Every source records the places of its keys, so that a mistake is reported where the value that took effect was written.
  */
 import { readFileSync } from 'node:fs'
 import { parse, TomlError } from 'smol-toml'
@@ -14,19 +14,19 @@ import { pathKey, tomlPositions } from './toml-lines.ts'
 export type Table = Record<string, unknown>
 export type Path = readonly (string | number)[]
 
-/** One file, or one word of the command line, with the places of its keys ("a.toml:7:1", "--trainer.args.seed"). */
+/** A file or a command-line word, with the places of its keys ("a.toml:7:1", "--trainer.args.seed"). */
 export interface Source {
   table: Table
   /** Where each key was written, by its `pathKey`. */
   places: Map<string, string>
-  /** Whether its env list replaces the earlier one: true for [[env]]; a single [env] is merged into a single earlier one. */
+  /** Whether its env list replaces the earlier one: true for [[env]]. A single [env] is merged into a single earlier one. */
   replacesEnv: boolean
 }
 
 export const isTable = (value: unknown): value is Table =>
   typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Date)
 
-/** Reads a TOML file. Throws UserError when it is missing or not TOML. */
+/** Reads a TOML file. Throws UserError if it is missing or invalid. */
 export function readSource(file: string): Source {
   let bytes: Buffer
   try {
@@ -56,20 +56,20 @@ export function sourceOf(text: string, label: string): Source {
   return normalize({ table, places, replacesEnv: Array.isArray(table.env) })
 }
 
-/** Where and why a text is not valid TOML, without quoting it. */
+/** Says where and why a text is not valid TOML, without quoting it. */
 export function notToml({ message, line, column }: TomlError, label: string): string {
   const why = message.split('\n')[0].replace(/^Invalid TOML document: /, '')
-  // As a path of Windows is written: "C:\models", "C:\Users".
+  // The likely cause is a Windows path, such as "C:\models" or "C:\Users".
   const hint = /escape/.test(why) ? ' A path is written with slashes, or in single quotes, where a backslash is one.' : ''
   return `${label}:${line}:${column} is not valid TOML: ${why}.${hint}`
 }
 
-/** Characters of a line that are shown on either side of a mistake: a line may hold a whole data set. */
+/** Number of characters shown on either side of a mistake, as a line may contain a whole dataset. */
 const AROUND = 60
 
-/** The lines around the mistake; long ones are cut to what is near its column. */
+/** The lines around the mistake. Long lines are cut to the part near its column. */
 function excerpt({ codeblock, line, column }: TomlError): string {
-  // The line number, as '12:  ', or as many spaces in the line with the caret.
+  // Width of the line number ('12:  '), or of the spaces in its place on the line with the caret.
   const begin = String(line + 1).length + 3
   const from = begin + Math.max(0, column - 1 - AROUND)
   const lines = codeblock.trimEnd().split('\n')
@@ -79,7 +79,10 @@ function excerpt({ codeblock, line, column }: TomlError): string {
 /** No key may have this name: assigning it would change the object's prototype. */
 export const NO_KEY = '__proto__'
 
-/** Writes short forms out, with their places: `model = "x"` becomes model.name, one [env] and one word of report_to a list of one, save_steps a key of [trainer.ckpt]. */
+/**
+ * Expands short forms, and keeps their places: `model = "x"` becomes model.name, a single [env] or word of report_to becomes a list of one,
+ * save_steps becomes a key of [trainer.ckpt].
+ */
 export function normalize(source: Source): Source {
   const { table, places } = source
   if (typeof table.model === 'string') {
@@ -99,7 +102,10 @@ export function normalize(source: Source): Source {
   return source
 }
 
-/** Moves `save_steps` of [trainer.args] to `interval` of [trainer.ckpt], and the like. Where a source has both, the schema refuses save_steps (foreign.ts). */
+/**
+ * Moves `save_steps` of [trainer.args] to `interval` of [trainer.ckpt], and similarly other aliases. If a source has both, the schema refuses
+ * save_steps (foreign.ts).
+ */
 function moveAliases(trainer: Table, args: Table, places: Map<string, string>): void {
   for (const [alias, key] of Object.entries(CKPT_ALIASES)) {
     const ckpt = trainer.ckpt ?? {}
@@ -111,7 +117,7 @@ function moveAliases(trainer: Table, args: Table, places: Map<string, string>): 
   }
 }
 
-/** All sources as one table; later ones win. */
+/** Merges all sources into one table. Later ones win. */
 export function mergeSources(sources: Source[]): Table {
   const merged: Table = {}
   for (const source of sources) {
@@ -126,7 +132,7 @@ export function mergeSources(sources: Source[]): Table {
       isTable(env[0])
     ) {
       const [before, after] = [merged.env[0], env[0]]
-      // The args of one environment mean nothing to another.
+      // The args of one environment are meaningless to another.
       const same = after.id === undefined || before.id === undefined || after.id === before.id
       mergeInto(merged, { ...table, env: [same ? mergeInto(before, after) : after] })
     } else mergeInto(merged, table)
@@ -134,7 +140,7 @@ export function mergeSources(sources: Source[]): Table {
   return merged
 }
 
-/** A deep copy of tables and lists. structuredClone would turn TOML's local dates and times into plain Dates. */
+/** Makes a deep copy of tables and lists. structuredClone would turn TOML's local dates and times into plain Dates. */
 export function copyOf<Value>(value: Value): Value {
   if (Array.isArray(value)) return value.map(copyOf) as Value
   if (!isTable(value)) return value
@@ -149,7 +155,10 @@ function mergeInto(target: Table, from: Table): Table {
   return target
 }
 
-/** Where the value at `path` was written: in the last source that has it; else the place of a key inside it, else of the nearest table around it. */
+/**
+ * Where the value at `path` was written: in the last source that has it. If none has, the place of a key inside it, else of the nearest table around
+ * it.
+ */
 export function placeOf(sources: Source[], path: Path): { place: string; exact: boolean } | undefined {
   const inside = pathKey([...path, ''])
   for (let n = path.length; n > 0; n--) {
@@ -158,14 +167,14 @@ export function placeOf(sources: Source[], path: Path): { place: string; exact: 
       const place = sources[i].places.get(key)
       if (place) return { place, exact: n === path.length }
     }
-    // The command line has no place for a table, only for its keys.
+    // The command line has places only for keys, not for tables.
     const keys = n === path.length ? sources.flatMap(({ places }) => [...places].filter(([one]) => one.startsWith(inside))) : []
     if (keys.length > 0) return { place: keys.at(-1)![1], exact: false }
   }
   return undefined
 }
 
-/** True where a source sets exactly this key. */
+/** Whether a source sets exactly this key. */
 export const isSet = (sources: Source[], path: Path): boolean => placeOf(sources, path)?.exact ?? false
 
 /** The value at a path, or undefined. */
@@ -183,7 +192,7 @@ export function removeAt(root: Table, path: Path): void {
   else if (isTable(parent)) delete parent[last]
 }
 
-/** A path as a user writes it; the index of a list is left out where the list has one element. */
+/** A path as the user writes it. The index of a list is left out if the list has one element. */
 export function dotted(path: Path, root?: Table): string {
   return path
     .filter(

@@ -1,4 +1,4 @@
-/** Help text and docs/config.md, made from the schema alone. */
+/** Generates the help text and docs/config.md from the schema. */
 import type * as z from 'zod'
 import { CLI, TRAIN } from '../common/commands.ts'
 import { foreignKeys } from './foreign.ts'
@@ -7,7 +7,7 @@ import { allowedText, type SchemaNode, schemaTree } from './schema-tree.ts'
 import { sftSchema, sftTrainerGroups } from './sft-schema.ts'
 import { tomlValue } from './toml-write.ts'
 
-/** A heading and its keys, in the order of the schema. */
+/** A heading and its keys, in the schema's order. */
 interface Section {
   title: string
   note: string
@@ -35,7 +35,7 @@ function sections(schema: z.ZodType, groups: Record<string, object>): Section[] 
 const rlSections = () => sections(rlSchema, trainerGroups)
 const sftSections = () => sections(sftSchema, sftTrainerGroups)
 
-/** 'integer >= 2, default 16' */
+/** Describes a key's type and default: 'integer >= 2, default 16'. */
 function facts(node: SchemaNode): string {
   const kind = node.type === 'free' ? 'table' : allowedText(node).replace(/^an? /, '')
   if (node.required) return `${kind}, required`
@@ -56,7 +56,7 @@ function wrap(text: string, width: number, indent: string): string {
   return [...lines, line].map((l) => indent + l).join('\n')
 }
 
-/** The text of `train --help` and `sft --help`: the whole schema, table by table. Lines of at most `width` characters. */
+/** The text of `train --help` and `sft --help`: the whole schema, table by table. Lines have at most `width` characters. */
 export function describeSchema(verb: string, width = 110): string {
   const usage = verb === 'sft' ? `${CLI} sft` : TRAIN
   const example = verb === 'sft' ? 'configs/tiny-sft.toml' : 'configs/quickstart.toml'
@@ -82,10 +82,10 @@ export function describeSchema(verb: string, width = 110): string {
   return [...head, ...body, ''].join('\n')
 }
 
-/** Text for a cell of a Markdown table. */
+/** Escapes text for a cell of a Markdown table. */
 const escapeCell = (text: string) => text.replaceAll('|', '\\|')
 
-/** docs/config.md, complete. */
+/** The complete text of docs/config.md. */
 export function configReference(): string {
   const table = (all: Section[]) =>
     all.flatMap(({ title, note, keys }) => [

@@ -1,13 +1,13 @@
 /**
- * What a run will need on disk, computed from sizes before anything is trained: its checkpoints, and what it logs step by step.
+ * Estimates before training what a run will need on disk: for its checkpoints, and for what it logs at each step.
  *
- * Of n trained parameters: an adapter is 4 n bytes (float32, the rank as it is written), a whole model 2 or 4 bytes a weight; the optimizer 8 n, or
- * 2 n and a scale for every 256 of each moment of a matrix (optim = "adamw_8bit"; vectors keep 8 n), and of full training 4 n for the masters. Beside
- * them the tokenizer's files. Every name in a file costs about 130 bytes. With ref_model_sync_steps each checkpoint has at most one adapter or model more:
- * the reference, which checkpoints between two syncs share.
+ * Checkpoints, for n trained parameters: an adapter takes 4 n bytes (float32, with the rank as written), a whole model 2 or 4 bytes per weight. The
+ * optimizer takes 8 n; with optim = "adamw_8bit" 2 n and a scale for every 256 values of each moment of a matrix (vectors keep 8 n). Full fine-tuning
+ * adds 4 n for the float32 masters. The tokenizer's files are copied. Every name in a file costs about 130 bytes. With ref_model_sync_steps, each
+ * checkpoint has at most one more adapter or model: the reference, which checkpoints between two syncs share.
  *
- * Rollouts, metrics and logs are an estimate: every prompt and answer counts as the longest allowed, with the bytes for each measured in runs
- * (models/tiny, SmolLM2; test/cli/kill.test.ts compares it with a run).
+ * Rollouts, metrics and logs are estimated: every prompt and answer is assumed to have the maximum length, with bytes per token measured in runs
+ * (models/tiny, SmolLM2; test/cli/kill.test.ts compares the estimate with a run).
  */
 import { readdirSync, statfsSync, statSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
@@ -27,29 +27,32 @@ const TOKENIZER_FILES = [
   'special_tokens_map.json',
   'chat_template.jinja',
 ]
-/** Bytes of a token and its merge in tokenizer.json, where there is no file to look at (a GGUF). */
+/** Bytes of a token and its merge in tokenizer.json, used if there is no such file (GGUF). */
 const BYTES_A_WORD = 32
-/** Bytes of a tensor's name, type, shape and place in the header of a safetensors file. */
+/** Bytes of a tensor's name, type, shape and offsets in the header of a safetensors file. */
 const HEAD_BYTES = 130
 const BLOCK = 256
 
-/** Bytes of a rollout's names, numbers and times in its two rows; and of the text and id of a prompt token. */
+/** Bytes of a rollout's names, numbers and times in its two rows, and of the text and id of a prompt token. */
 const ROLLOUT_BYTES = 850
 const PROMPT_TOKEN_BYTES = 10
-/** Bytes of an answer token: text, id, version, the sampler's log-probability; and with the trainer's numbers, where it is trained on. */
+/** Bytes of an answer token: its text, id, version and the sampler's log-probability. If it is trained on, the trainer's numbers are added. */
 const SAMPLED_TOKEN_BYTES = 30
 const TRAINED_TOKEN_BYTES = 50
-/** Bytes of a step (its row of metrics and log lines; the same for an environment's evaluation), of a span of the timeline, and how many spans there are. */
+/**
+ * Bytes of a step (its row of metrics and its log lines; an environment's evaluation takes as much), bytes of a span of the timeline, and numbers of
+ * spans.
+ */
 const STEP_BYTES = 4000
 const SPAN_BYTES = 90
 const ROLLOUT_SPANS = 4
 const STEP_SPANS = 20
 const SPANS_AT_MOST = 400
 
-/** The parts of a config that count. */
+/** The parts of a config that matter here. */
 type DiskConfig = Pick<RunConfig | SftConfig, 'trainer'> & { env?: readonly unknown[] }
 
-/** Bytes of one checkpoint. `path`: of the model, for the tokenizer's files. */
+/** Bytes of one checkpoint. `path`: the model, for the tokenizer's files. */
 export function checkpointBytes({ trainer: { args } }: DiskConfig, model: ModelConfig, path: string): number {
   const shapes = args.use_lora ? adapterShapes(args, model) : [...tensorShapes(model).values()]
   const width = args.use_lora || !args.bf16 ? 4 : 2
@@ -83,10 +86,10 @@ function tokenizerBytes(model: ModelConfig, path: string): number {
   return sizes.reduce((a, b) => a + b, 0) || BYTES_A_WORD * model.vocabSize
 }
 
-/** The most checkpoints that exist at once, the one being written included, and the count of each kind in words. */
+/** The maximum number of checkpoints that exist at once, including the one being written, and the number of each kind in words. */
 export function checkpointsKept({ trainer: { args, ckpt } }: DiskConfig): { count: number; words: string } {
   const { interval, keep_last: last, keep_interval: every, keep_best: best } = ckpt
-  // By a formula, not a loop: a run without an end has max_steps of a billion.
+  // Computed without a loop, as a run without an end has max_steps of a billion.
   const saved = interval > 0 ? Math.ceil(args.max_steps / interval) : 1
   const newest = Math.min(last, saved)
   const divided =
@@ -101,7 +104,10 @@ export function checkpointsKept({ trainer: { args, ckpt } }: DiskConfig): { coun
   return { count: there.reduce((sum, [count]) => sum + count, 0), words: there.map(([, words]) => words).join(' + ') }
 }
 
-/** About how many bytes the rollouts, metrics, logs and timeline of a whole run take at most, and what was counted, in words. `sft` has no rollouts. */
+/**
+ * Approximate maximum of the bytes that rollouts, metrics, logs and timeline of a whole run take, and in words what was counted. `sft` has no
+ * rollouts.
+ */
 export function recordBytes(config: DiskConfig): { bytes: number; words: string } {
   const { args } = config.trainer
   const steps = args.max_steps
@@ -124,9 +130,10 @@ export function recordBytes(config: DiskConfig): { bytes: number; words: string 
 }
 
 /**
- * "12.3 MiB a checkpoint, 61.5 MiB in all (3 newest + the best + one being written); up to about 1.2 GiB of ... (an estimate); 52.0 GiB are free".
- * @param written bytes that a resumed run has on disk already
- * @returns `short`: what does not fit; undefined where all of it fits
+ * Describes the need for disk space: "12.3 MiB a checkpoint, 61.5 MiB in all (3 newest + the best + one being written); up to about 1.2 GiB of ...
+ * (an estimate); 52.0 GiB are free".
+ * @param written bytes that a resumed run already has on disk
+ * @returns `short`: what does not fit, undefined if everything does
  */
 export function diskLine(
   config: DiskConfig,
@@ -151,7 +158,7 @@ export function diskLine(
   return { line: `${line}; ${formatBytes(free)} are free`, short }
 }
 
-/** Bytes of all files below a folder. */
+/** Total size in bytes of all files below a folder. */
 export function folderBytes(dir: string): number {
   const files = readdirSync(dir, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile())
   return files.reduce(
@@ -160,7 +167,7 @@ export function folderBytes(dir: string): number {
   )
 }
 
-/** Free bytes of the disk of a folder that may not exist yet; undefined where the system does not tell. */
+/** Free bytes on the disk of a folder that may not exist yet. Undefined if the system does not report it. */
 export function freeBytes(dir: string): number | undefined {
   let at = resolve(dir)
   while (!statSync(at, { throwIfNoEntry: false }) && dirname(at) !== at) at = dirname(at)

@@ -1,4 +1,4 @@
-/** Writes docs/config.md from the schema: `node src/config/docs.ts`. A test fails where the file is out of date. */
+/** Writes docs/config.md from the schema: `node src/config/docs.ts`. A test fails if the file is out of date. */
 import { writeFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { configReference } from './describe.ts'

@@ -1,4 +1,4 @@
-/** The keys of one [[env]]: an environment of a run, trained on or only evaluated. */
+/** The keys of an [[env]]: an environment of a run, either trained on or only evaluated. */
 import * as z from 'zod'
 import { freeTable } from './algorithm-schema.ts'
 

@@ -1,4 +1,4 @@
-/** The schema of an eval config of verifiers, as `eval @ FILE` reads it: `[[eval]]` tables, and defaults for all of them at the top of the file. */
+/** The schema of verifiers' eval configs, as read by `eval @ FILE`: `[[eval]]` tables, and defaults for all of them at the top of the file. */
 import * as z from 'zod'
 import { freeTable } from './algorithm-schema.ts'
 import type { Check, Written } from './checks.ts'
@@ -40,7 +40,7 @@ export const evalSchema = z.strictObject({
 })
 
 type Parsed = z.output<typeof evalSchema>
-/** Every `[[eval]]` table, with the defaults from the top of the file filled in. */
+/** All `[[eval]]` tables, with the defaults from the top of the file filled in. */
 export interface EvalFile {
   evals: Parsed['eval']
 }
@@ -49,7 +49,7 @@ export function resolveEval({ model, eval: evals, ...common }: Parsed): EvalFile
   return { evals: evals.map((one) => ({ ...(model && { model: model.name }), ...common, ...one })) }
 }
 
-/** Keys that must be the same in all `[[eval]]` tables: one model answers, sampled in one way. */
+/** Keys that must be equal in all `[[eval]]` tables, as one model answers and is sampled in one way. */
 const ALIKE = ['model', 'temperature', 'max_tokens', 'sampling_args'] as const
 
 export const evalChecks: Check<EvalFile>[] = [

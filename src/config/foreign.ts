@@ -1,34 +1,35 @@
 /**
- * Keys of vf-rl, prime-rl, TRL and the Hugging Face Trainer that do not exist here, each with one sentence for the user.
+ * Keys of vf-rl, prime-rl, TRL and the Hugging Face Trainer that do not exist here, each with a sentence for the user.
  *
- * - `ignored`: leaving it out changes nothing that is computed; the run goes on and says so once.
- * - `refused`: it would change what is computed, or has another name here; the sentence says what to write.
- * A key is either listed here or unknown; nothing is guessed. What is said of [inference] depends on who samples.
+ * - `ignored`: ignoring it changes nothing that is computed. The run continues and says so once.
+ * - `refused`: it would change what is computed, or has another name here. The sentence says what to write instead.
+ *
+ * A key is either listed here or unknown; nothing is guessed. What is said about [inference] depends on the backend.
  */
 import { isTable, type Table } from './compose.ts'
 
 interface ForeignKey {
-  /** The table of the key, dotted; '' for the top of the file. */
+  /** The dotted table that the key is in; '' for the top of the file. */
   table: '' | 'inference' | 'trainer' | 'trainer.args' | 'trainer.ckpt' | 'env' | 'model'
-  /** A name, or a prefix that ends in *. */
+  /** Names, or prefixes that end in *. */
   names: string[]
   verdict: 'ignored' | 'refused'
-  /** Completes "<key> ...". */
+  /** Completes the sentence "<key> ...". */
   say: string
-  /** The verdict holds for these values only; for others `otherwise` does. */
+  /** If given, the verdict applies only to these values, and `otherwise` to all others. */
   when?: (value: unknown) => boolean
   otherwise?: { verdict: 'ignored' | 'refused'; say: string }
-  /** The entry holds for this inference.backend only. */
+  /** If given, the entry applies only to this inference.backend. */
   backend?: Backend
 }
 
 type Backend = 'embedded' | 'vllm'
 
-/** Who samples, from a config that the schema has not seen yet. */
+/** The inference backend of a config that has not been validated yet. */
 export const backendOf = (raw: Table): Backend =>
   isTable(raw.inference) && raw.inference.backend === 'vllm' ? 'vllm' : 'embedded'
 
-/** Makes entries for a table: the names of keys, separated by spaces, and the sentence for them. */
+/** Makes the entries of a table from the names of keys, separated by spaces, and the sentence for them. */
 const entries =
   (verdict: ForeignKey['verdict']) =>
   (table: ForeignKey['table'], said: Record<string, string>, backend?: Backend): ForeignKey[] =>
@@ -43,7 +44,7 @@ const oneGpu = {
 }
 const isOne = (value: unknown) => value === 1 || value === 0
 
-/** Flags of vLLM that prime-rl and others write right under [inference]. */
+/** vLLM flags that prime-rl and others write directly under [inference]. */
 const vllmFlags =
   'gpu_memory_utilization max_model_len enforce_eager port dtype tensor_parallel_size data_parallel_size ' +
   'max_loras max_cpu_loras quantization enable_prefix_caching trust_remote_code api_server_count'
@@ -322,7 +323,7 @@ export const foreignKeys: ForeignKey[] = [
   }),
 ]
 
-/** prime-rl's names for keys of [trainer.args]. '': the same name means something else there (oversampling_factor: requests in flight). */
+/** prime-rl's names for keys of [trainer.args]. '' if the same name has another meaning there (oversampling_factor: requests in flight). */
 export const renamed: Record<string, string> = {
   lr: 'learning_rate', rank: 'lora_rank', alpha: 'lora_alpha', dropout: 'lora_dropout',
   target_modules: 'lora_target_modules', max_norm: 'max_grad_norm', betas1: 'adam_beta1', betas2: 'adam_beta2', num_examples: 'eval_examples',
@@ -331,14 +332,14 @@ export const renamed: Record<string, string> = {
   enable_thinking: 'chat_template_kwargs',
 } // prettier-ignore
 
-/** The same, of their tables of evaluations; other keys there have no twin of their own. */
+/** The same for prime-rl's evaluation tables. Their other keys have no counterpart. */
 export const renamedInEval: Record<string, string> = {
   interval: 'eval_steps', num_examples: 'eval_examples', rollouts_per_example: 'eval_rollouts_per_example',
   group_size: 'eval_rollouts_per_example', temperature: 'eval_temperature',
 } // prettier-ignore
 
 const environments = 'Environments are [[env]], with id and args.'
-/** A sentence on tables within prime-rl's, or within those of evaluations. */
+/** Sentences about tables inside prime-rl's training tables and evaluation tables. */
 export const innerTables: Record<'train' | 'eval', Record<string, string>> = {
   train: {
     env: environments,
@@ -355,13 +356,13 @@ export const innerTables: Record<'train' | 'eval', Record<string, string>> = {
   ),
 }
 
-/** The entry for a key, or undefined. `table` is dotted and without list indices. */
+/** The entry for a key, or undefined. `table` is dotted, without list indices. */
 export function findForeign(table: string, key: string, backend: Backend): ForeignKey | undefined {
   const fits = (name: string) => (name.endsWith('*') ? key.startsWith(name.slice(0, -1)) : key === name)
   return foreignKeys.find((one) => one.table === table && (one.backend ?? backend) === backend && one.names.some(fits))
 }
 
-/** The verdict on a value of a foreign key. */
+/** The verdict on a foreign key with this value. */
 export function judge(foreign: ForeignKey, value: unknown): { verdict: 'ignored' | 'refused'; say: string } {
   return foreign.when && foreign.otherwise && !foreign.when(value) ? foreign.otherwise : foreign
 }

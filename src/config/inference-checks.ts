@@ -1,4 +1,4 @@
-/** Checks and remarks on [inference], and on other keys that a run with vLLM does not support. */
+/** Checks and notices on [inference], and on other keys that a run with vLLM does not support. */
 import { readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { CLI } from '../common/commands.ts'
@@ -12,7 +12,7 @@ import type { RunConfig } from './schema.ts'
 
 const A = 'trainer.args.'
 const ARGS = 'inference.args'
-/** The largest max_lora_rank of vLLM. The run rounds a rank up to the next size that vLLM allows. */
+/** The largest max_lora_rank of vLLM. The run rounds ranks up to the next size that vLLM allows. */
 const MAX_LORA_RANK = 512
 
 /** vLLM flags that the run sets itself, with what to write instead. */
@@ -32,19 +32,19 @@ const OWN_FLAGS: Record<string, string> = {
   config: 'a second file of flags could contradict this one; write its flags under [inference.args]',
 }
 
-/** A flag's one spelling: max-loras becomes max_loras, no_enable_lora becomes enable_lora. */
+/** Normalises the spelling of a flag: max-loras becomes max_loras, no_enable_lora becomes enable_lora. */
 const plainName = (key: string) => key.replaceAll('-', '_').replace(/^no_(?=enable_)/, '')
 
 const isScalar = (value: unknown) =>
   typeof value === 'string' || typeof value === 'boolean' || (typeof value === 'number' && Number.isFinite(value))
 
-/** A check for backend "vllm" only. */
+/** Makes a check that applies only to backend "vllm". */
 const forVllm = (keys: string[], find: (config: RunConfig, vllm: VllmConfig) => ReturnType<Check<RunConfig>['find']>) => ({
   keys,
   find: (config: RunConfig) => (config.inference.backend === 'vllm' ? find(config, config.inference) : undefined),
 })
 
-/** The value of a flag, with hyphens or underscores in its name. */
+/** The value of a flag, whose name may have hyphens or underscores. */
 function flag({ args }: VllmConfig, name: string): { key: string; value: unknown } | undefined {
   const key = Object.keys(args).find((one) => plainName(one) === name)
   return key === undefined ? undefined : { key: `${ARGS}.${key}`, value: args[key] }
@@ -62,7 +62,7 @@ function flagProblem(key: string, value: unknown, keys: string[]): string | unde
   return `${full} is ${show(value)}; a flag takes a string, a number, true or false, a list of those, or a table.`
 }
 
-/** The model's GGUF file: the name itself, or the file in a folder that has no config.json. */
+/** The model's GGUF file: the name itself, or a file in a folder that has no config.json. */
 function ggufOf(model: string): string | undefined {
   if (model.endsWith('.gguf')) return model
   try {
@@ -74,7 +74,7 @@ function ggufOf(model: string): string | undefined {
   }
 }
 
-/** models/X.Q4_1.gguf -> models/X */
+/** Suggests a folder for the converted model: models/X.Q4_1.gguf -> models/X */
 const folderFor = (gguf: string) => gguf.replace(/\.gguf$/, '').replace(/[.-](I?Q\d\w*|B?F(16|32))$/i, '')
 
 function ggufProblem(model: string): string | undefined {
@@ -159,11 +159,11 @@ export const inferenceChecks: Check<RunConfig>[] = [
   ),
 ]
 
-/** One line for each of the keys that was set and has no effect. `prefix`: the table's name and a dot. */
+/** One line for each of these keys that was set but has no effect. `prefix`: the table's name and a dot. */
 export const withoutEffect = (written: Written, prefix: string, keys: readonly string[], because: string): string[] =>
   keys.filter((key) => written.isChanged(prefix + key)).map((key) => `${prefix}${key} has no effect: ${because}.`)
 
-/** One line for each key of [inference] that has no effect. */
+/** One line for each key of [inference] that was set but has no effect. */
 export function inferenceNotices({ inference }: RunConfig, written: Written): string[] {
   const idle = (keys: readonly string[], because: string) => withoutEffect(written, 'inference.', keys, because)
   if (inference.backend === 'embedded') {

@@ -1,4 +1,4 @@
-/** The keys of [inference]: who samples. A resolved config leaves out the keys of the backend that does not sample. */
+/** The keys of [inference]: which backend samples. A resolved config leaves out the keys of the other backend. */
 import * as z from 'zod'
 
 export const inferenceFields = {
@@ -100,10 +100,10 @@ export const inferenceFields = {
     ),
 }
 
-/** Keys that only vLLM reads, without `args`, which every vf-rl config has (foreign.ts). */
+/** Keys that only vLLM uses, except `args`, which every vf-rl config has (foreign.ts). */
 export const VLLM_KEYS = ['python', 'startup_timeout', 'push_timeout', 'max_restarts'] as const
 
-/** Keys that only the embedded engine reads. */
+/** Keys that only the embedded engine uses. */
 export const EMBEDDED_KEYS = [
   'max_num_batched_tokens',
   'kv_cache_bytes',
@@ -114,7 +114,7 @@ export const EMBEDDED_KEYS = [
   'serve_port',
 ] as const
 
-/** The value of a vLLM flag: a table is passed as JSON, a list as several words. */
+/** The value of a vLLM flag. A table is passed as JSON, a list as several words. */
 type VllmFlag = string | number | boolean | (string | number | boolean)[] | Record<string, unknown>
 
 export interface EmbeddedConfig {
@@ -137,7 +137,7 @@ export interface VllmConfig {
   startup_timeout: number
   push_timeout: number
   max_restarts: number
-  /** Keys as they were written. inference-checks.ts has checked that the run sets none of them itself and that every value can be a flag's. */
+  /** vLLM flags as written. inference-checks.ts has checked that the run sets none of them itself, and that every value is possible for a flag. */
   args: Record<string, VllmFlag>
 }
 /** A resolved [inference]. */

@@ -1,6 +1,4 @@
-/**
- * From the words of the command line to a resolved config, or to one UserError that lists every mistake with its place.
- */
+/** Turns the words of the command line into a resolved config, or into a single UserError that lists every mistake with its place. */
 import { join } from 'node:path'
 import type * as z from 'zod'
 import { AT, CLI } from '../common/commands.ts'
@@ -38,13 +36,13 @@ export type { Fork, Resume, TraceWish } from './argv.ts'
 /** A config that is ready to run. */
 export interface Loaded<Config> {
   config: Config
-  /** One line each: keys that are ignored or have no effect, and remarks on others. */
+  /** One line per notice: keys that are ignored or have no effect, and remarks on others. */
   notices: string[]
-  /** "trainer.args.seed = 7" for every key that is not at its default. */
+  /** "trainer.args.seed = 7" for every key that does not have its default. */
   changed: string[]
-  /** Where the value at a path was written ("a.toml:7:1"), or its nearest table: for mistakes found after loading. */
+  /** Where the value at a path ("a.toml:7:1"), or its nearest table, was written. For mistakes found after loading. */
   at: (path: Path) => string
-  /** True where `micro_batch_tokens` is "auto": the config then has the largest possible number, and the verb replaces it (sizeMicroBatch). */
+  /** True if `micro_batch_tokens` is "auto". The config then has the largest possible number, which the command replaces (sizeMicroBatch). */
   autoMicroBatch: boolean
   dryRun: boolean
   resume?: Resume
@@ -52,14 +50,14 @@ export interface Loaded<Config> {
   trace?: TraceWish
 }
 
-/** One kind of config: its schema and what goes with it. */
+/** A kind of config: its schema and what belongs to it. */
 interface Dialect<Parsed, Config> {
   verb: string
   schema: z.ZodType<Parsed>
   resolve: (parsed: Parsed) => Config
   checks: Check<Config>[]
   notices: (config: Config, written: Written) => string[]
-  /** Placeholders for required keys, so that the other keys can be checked while these are missing or wrong. */
+  /** Placeholders for required keys, so that the other keys can be checked even if these are missing or wrong. */
   example: Table
 }
 
@@ -74,23 +72,23 @@ const evals: Dialect<z.output<typeof evalSchema>, EvalFile> = {
 } // prettier-ignore
 
 /**
- * Reads an RL config: `@ a.toml [@ b.toml ...] [--dotted.key value ...] [--dry-run] [--resume [latest | step N | folder]] [--fork folder[@step]] [--trace ...] [--help]`.
- * With --help it reads nothing and gives the help text. Throws UserError with all mistakes at once.
+ * Reads an RL config. `argv`: `@ a.toml [@ b.toml ...] [--dotted.key value ...] [--dry-run] [--resume [latest | step N | folder]] [--fork
+ * folder[@step]] [--trace ...] [--help]`. With --help it reads no files and returns the help text. Throws a single UserError with all mistakes.
  */
 export const loadConfig = (argv: readonly string[]): Loaded<RunConfig> | { help: string } => load(argv, rl)
 
-/** The same for `sft`. */
+/** Does the same for `sft`. */
 export const loadSftConfig = (argv: readonly string[]): Loaded<SftConfig> | { help: string } => load(argv, sft)
 
-/** An RL config from TOML text; `label` stands for the file name in messages. Throws UserError as loadConfig does. */
+/** Parses an RL config from TOML text. `label` stands for the file name in messages. Throws UserError as loadConfig does. */
 export const parseConfig = (text: string, label = 'config.toml'): Loaded<RunConfig> =>
   finish(rl, [sourceOf(text, label)], label, [])
 
-/** An SFT config from TOML text. */
+/** Parses an SFT config from TOML text. */
 export const parseSftConfig = (text: string, label = 'config.toml'): Loaded<SftConfig> =>
   finish(sft, [sourceOf(text, label)], label, [])
 
-/** An eval config of verifiers from TOML text. */
+/** Parses one of verifiers' eval configs from TOML text. */
 export const parseEvalConfig = (text: string, label: string): Loaded<EvalFile> =>
   finish(evals, [sourceOf(text, label)], label, [])
 
@@ -99,7 +97,7 @@ function load<Parsed, Config>(argv: readonly string[], dialect: Dialect<Parsed, 
   if (words.help) return { help: describeSchema(dialect.verb) }
   const problems = [...words.problems]
   const sources: Source[] = []
-  // Without a config file, --resume and --fork take the config.toml of the run.
+  // Without a config file, --resume and --fork use the config.toml of the run.
   const own = words.files.length > 0 ? undefined : ownConfig(words)
   const files = own ? [own] : words.files
   if (words.resume && words.fork) problems.push('--resume continues a run, --fork starts a new one: use only one of them.')
@@ -125,7 +123,7 @@ function load<Parsed, Config>(argv: readonly string[], dialect: Dialect<Parsed, 
     problems.push(
       '--resume: set trainer.args.run_name to the name of the run to continue, or give its folder: --resume outputs/<run_name>.',
     )
-  // Where a whole file is missing or was named without its @, report only that: its keys are unknown.
+  // If a file is missing or was named without its @, only that is reported, because its keys are unknown.
   if (sources.length < files.length || (files.length === 0 && words.problems.length > 0)) throw mistakes(problems)
   const loaded = finish(dialect, [...sources, ...overrides.sources], files[0] ?? 'command line', problems)
   const { dryRun, resume, fork, trace } = words
@@ -138,14 +136,14 @@ function ownConfig({ resume, fork }: Words): string | undefined {
   return dir === undefined ? undefined : join(dir, 'config.toml')
 }
 
-/** A fork is a new run: it does not take the other run's name. */
+/** Removes the run's name, as a fork is a new run. */
 function withoutName(source: Source): Source {
   removeAt(source.table, ['trainer', 'args', 'run_name'])
   source.places.delete(pathKey(['trainer', 'args', 'run_name']))
   return source
 }
 
-/** @param place what messages name for a value that was written nowhere */
+/** Validates and resolves merged sources. @param place what messages name for a value that was not written anywhere */
 function finish<Parsed, Config>(
   dialect: Dialect<Parsed, Config>,
   sources: Source[],
@@ -155,7 +153,7 @@ function finish<Parsed, Config>(
   const tree = schemaTree(dialect.schema)
   const raw = mergeSources(sources)
   const at = (path: Path) => placeOf(sources, path)?.place ?? place
-  // In a config for the other verb nearly every key would be reported: say this alone.
+  // In a config for the other command nearly every key would be reported: say only this.
   const [own, foreign, verb] = dialect.verb === 'sft' ? ['data', 'env', 'train'] : ['env', 'data', 'sft']
   if (raw[foreign] !== undefined && raw[own] === undefined)
     throw mistakes([
@@ -198,7 +196,7 @@ function finish<Parsed, Config>(
   return { config, notices, changed: changedKeys(raw, tree), at, autoMicroBatch, dryRun: false }
 }
 
-/** One error for all mistakes, by file and line. */
+/** Makes one error of all mistakes, sorted by file and line. */
 function mistakes(problems: string[]): UserError {
   const all = Array.from(new Set(problems)).toSorted((a, b) => a.localeCompare(b, 'en', { numeric: true }))
   return new UserError(
@@ -208,7 +206,7 @@ function mistakes(problems: string[]): UserError {
 
 const withoutIndices = (path: Path) => path.filter((part) => !/^\d+$/.test(String(part)))
 
-/** Removes keys of other trainers that change nothing from `raw`; one line for each. */
+/** Removes keys of other trainers that change nothing from `raw`. Returns one line for each. */
 function dropIgnored(raw: Table, at: (path: Path) => string): string[] {
   const notices: string[] = []
   for (const path of [[], ['model'], ['inference'], ['trainer'], ['trainer', 'args'], ['trainer', 'ckpt']]) {
@@ -226,10 +224,10 @@ function dropIgnored(raw: Table, at: (path: Path) => string): string[] {
   return notices
 }
 
-/** `raw` without what the schema refused, and with placeholders for required keys. */
+/** A copy of `raw` without what the schema refused, and with placeholders for required keys. */
 function mended(raw: Table, issues: readonly z.core.$ZodIssue[], example: Table): Table {
   const copy = structuredClone(raw)
-  // Last elements first, so that removing an element of a list does not shift the paths still to be removed.
+  // Last elements first, so that removing a list element does not shift the paths that remain to be removed.
   const paths = issues.flatMap((issue) =>
     issue.code === 'unrecognized_keys' ? issue.keys.map((key) => [...issue.path, key] as Path) : [issue.path as Path],
   )
@@ -244,7 +242,7 @@ function mended(raw: Table, issues: readonly z.core.$ZodIssue[], example: Table)
   return copy
 }
 
-/** Keys that are not at their default. */
+/** The keys that do not have their default. */
 function changedKeys(raw: Table, tree: ReturnType<typeof schemaTree>): string[] {
   const lines: string[] = []
   for (const { path, node } of leafPaths(tree)) {
@@ -258,7 +256,7 @@ function changedKeys(raw: Table, tree: ReturnType<typeof schemaTree>): string[] 
   return lines
 }
 
-/** "4 tasks x 8 rollouts = 32 rollouts a step, 12 steps": the arithmetic of a config in one line. */
+/** The batch arithmetic of a config in one line: "4 tasks x 8 rollouts = 32 rollouts a step, 12 steps". */
 export function batchLine({ trainer: { args } }: RunConfig): string {
   const tasks = args.batch_size / args.rollouts_per_example
   const most = args.batch_size + spareGroups(tasks, args.oversampling_factor) * args.rollouts_per_example

@@ -1,28 +1,32 @@
 /**
- * What a run will need in GPU memory, worked out from sizes alone, before anything is loaded (`--dry-run`).
+ * Estimates the GPU memory that a run will need, from sizes alone, before anything is loaded (`--dry-run`).
  *
- * With P weights, L layers, hidden size H, MLP size I, query width Q = heads x head size, key width K = KV heads x head size,
- * T = micro_batch_tokens, S = max_num_seqs, N = max_seq_len, V the vocabulary, all activations float32:
- * - weights that kernels read: 2 P bytes in bf16, 4 P in float32; full fine-tuning holds float32 masters beside them, 4 P; with `quantization` those of layers
- *   take their blocks' bytes (8.5 bits in Q8_0, 4.5 to 6.6 in others), and the values of one layer's 2 bytes each;
- * - a reference model (beta, use_ref_model): nothing where it is the policy without its adapter; the adapter's 4 n where the run began with an adapter or the
- *   reference is synced; the weights once more in full fine-tuning; another model (ref_model): its weights, and what one of its layers takes beyond ours;
- * - of n trained parameters: 4 n for the gradient, 8 n for Adam's two moments (optim = "adamw_8bit": 2 n and a scale for every 256 of each, of
- *   matrices; gains and biases keep 8 n), and for an adapter 4 n for itself (its rank rounded up to 8);
- * - one layer inside, a token: 4 (4 H + 2 Q + 3 K + Q + K + heads + 3 I) bytes: residuals and norms; q, k, v as projected (and normed,
- *   once more Q + K), q and k turned, the attention's output and log-sum; gate, up and their product; LoRA adds its r intermediates, and
- *   with norms behind attention and MLP (Gemma) 2 H more; with dropout a copy of its input for each projection;
- *   going backward, 4 (2 H + 3 I) more for the gradients that pass through;
- * - activations: with gradient checkpointing one hidden state a layer (4 T H L) and one layer inside, and with keep_attention 4 T (Q + heads) of each layer;
- *   without it L layers inside, except the products of the gates, which the backward pass computes again;
- * - head: logits of up to 512 tokens at a time, at most 48 MiB (never T x V), and a few numbers a token;
- * - KV cache: 2 L S N K float32, exact copies of what the trainer would compute (f16 with kv_cache_dtype), or kv_cache_bytes; none where vLLM samples, whose
- *   memory is its own;
- * - states of layers without a KV cache (Gated DeltaNets of Qwen3.5, convolutions of LFM2): S + 1 of each layer;
- * - decoding: one layer inside for S tokens and up to B of prompts (max_num_batched_tokens - S, or 256), and S x V logits for the sampler, at most 64 MiB.
- * An estimate: pools round buffers up by up to an eighth, and drivers add their own. Not in it are the textures in which CPU drivers stage what they read again
- * and again (at most 4 MiB for each width of a product, and q, k, v and dO of one attention): 8% for a model of 1 M weights, negligible for one of 100 M.
- * It was within 15% of what runs held (test/config/memory-measured.test.ts). metrics.jsonl has the peak of a run as perf/peak_memory.
+ * Notation: P weights, L layers, hidden size H, MLP size I, query width Q = heads x head size, key width K = KV heads x head size,
+ * T = micro_batch_tokens, S = max_num_seqs, N = max_seq_len, vocabulary V, n trained parameters. All activations are float32. Sizes are in bytes.
+ * - Weights that kernels read: 2 P in bf16, 4 P in float32. Full fine-tuning adds float32 masters, 4 P. With `quantization`, the weights of layers
+ *   take the size of their blocks (8.5 bits a weight in Q8_0, 4.5 to 6.6 in others), and those of one layer 2 bytes each in addition.
+ * - A reference model (beta, use_ref_model): nothing if it is the policy without its adapter; 4 n if the run began with an adapter or the reference
+ *   is synced; the weights once more in full fine-tuning. For another model (ref_model): its weights, and what one of its layers takes beyond one of
+ *   the policy's.
+ * - Gradient: 4 n. Adam's two moments: 8 n (optim = "adamw_8bit": 2 n and a scale for every 256 of each, of matrices; gains and biases keep 8 n). The
+ *   adapter itself: 4 n (its rank rounded up to 8).
+ * - Inside one layer, per token: 4 (4 H + 2 Q + 3 K + Q + K + heads + 3 I). These are residuals and norms; q, k, v as projected (with norms of q and
+ *   k, Q + K more); q and k rotated, attention's output and log-sum; gate, up and their product. Norms after attention and MLP add 2 H beside the
+ *   usual ones (Gemma), H in their place (OLMo 2). LoRA adds its r intermediates, with dropout also a copy of the input of each projection. The
+ *   backward pass adds 4 (2 H + 3 I) for gradients.
+ * - Activations: with gradient checkpointing one hidden state per layer (4 T H L) and one layer inside; keep_attention adds 4 T (Q + heads) per
+ *   layer. Without it L layers inside, except for the gates' products, which the backward pass recomputes.
+ * - Head: logits of up to 512 tokens at a time, at most 48 MiB (never T x V), and a few numbers per token.
+ * - KV cache: 2 L S N K float32, exact copies of what the trainer would compute (f16 with kv_cache_dtype), or kv_cache_bytes. None if vLLM samples,
+ *   whose memory is separate.
+ * - States of layers without a KV cache (Gated DeltaNets of Qwen3.5, convolutions of LFM2): S + 1 for each layer.
+ * - Decoding: one layer inside for S tokens and up to B prompt tokens (max_num_batched_tokens - S, or 256), and S x V logits for the sampler, at most
+ *   64 MiB.
+ *
+ * Buffer pools round sizes up by as much as an eighth, and drivers add memory of their own. Not included are the textures in which CPU drivers stage
+ * what they read repeatedly (at most 4 MiB for each width of a product, and q, k, v and dO of one attention): 8% for a model of 1 M weights,
+ * negligible for one of 100 M. The estimate was within 15% of what runs held (test/config/memory-measured.test.ts). The measured peak of a run is
+ * perf/peak_memory in metrics.jsonl.
  */
 import { blocksOf, ownBlocks } from '../model/quantise.ts'
 import { stateWords } from '../model/layer-cache.ts'
@@ -47,26 +51,26 @@ export interface MemoryOptions {
   loraRank: number
   /** Default 0. */
   loraDropout?: number
-  /** Names such as q_proj. */
+  /** Module names such as q_proj. */
   loraTargetModules: readonly string[]
-  /** Tokens of a micro-batch. */
+  /** Tokens per micro-batch. */
   microBatchTokens: number
   gradientCheckpointing: boolean
-  /** With gradientCheckpointing: attention's outputs are kept, too. */
+  /** With gradientCheckpointing: attention's outputs are kept as well. */
   keepAttention?: boolean
   bf16: boolean
-  /** Where the layers' matrices are quantised: how many values and bytes lie in blocks, and the blocks' formats. */
+  /** If the layers' matrices are quantised: how many values and bytes are in blocks, and the formats of the blocks. */
   blocks?: { values: number; bytes: number; formats: string[] }
   /** Default: "adamw". */
   optim?: TrainerArgs['optim']
-  /** The reference model, where one is kept: the policy's weights ('plain'), the same with an adapter of its own, or another model. */
+  /** The reference model, if there is one: the policy's weights ('plain'), the same with an adapter of its own, or another model. */
   reference?: 'plain' | 'adapter' | OtherModel
-  /** Slots of the KV cache; 0 where nothing is generated. */
+  /** Number of sequences in the KV cache. 0 if nothing is generated. */
   maxNumSeqs: number
   maxSeqLen: number
-  /** Prompt tokens of a step of the engine. Default 256. */
+  /** Prompt tokens per step of the engine. Default 256. */
   prefillRows?: number
-  /** Default: room for maxSeqLen tokens of each slot. */
+  /** Default: room for maxSeqLen tokens of each sequence. */
   kvCacheBytes?: number
   kvCacheDtype?: 'f32' | 'f16'
 }
@@ -80,19 +84,19 @@ interface OtherModel {
 interface MemoryRow {
   name: string
   bytes: number
-  /** How the bytes come about. */
+  /** How the number of bytes is computed. */
   how: string
 }
 
 const MIB = 2 ** 20
-/** Tokens whose logits the trainer's head holds at a time (src/autograd/ops/head.ts). */
+/** Number of tokens whose logits the trainer's head holds at a time (src/autograd/ops/head.ts). */
 export const headRows = (vocabulary: number): number =>
   Math.min(512, Math.max(64, Math.floor((48 * MIB) / (vocabulary * 4) / 64) * 64))
 /** Prompt tokens that one step of the engine computes, and bytes of the sampler's logits (src/inference/engine.ts, sampler.ts). */
 const PREFILL_ROWS = 256
 const SAMPLER_BYTES = 64 * MIB
 
-/** The memory of a run, part by part; parts that are 0 are left out. */
+/** Estimates the memory of a run, part by part. Parts of 0 bytes are left out. */
 export function estimateMemory(options: MemoryOptions): MemoryRow[] {
   const { model, microBatchTokens: T, maxNumSeqs: S, maxSeqLen: N } = options
   const { hiddenSize: H, intermediateSize: I, layers: L, vocabSize: V } = model
@@ -162,11 +166,14 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
   return rows.filter((row) => row.bytes > 0)
 }
 
-/** Activation values of a token inside one layer, averaged over layers, or of the largest: residuals and norms; q, k, v projected and rotated; attention's; the gated MLP's. */
+/**
+ * Activation values per token inside one layer, averaged over layers or (`largest`) of the largest: residuals and norms; q, k, v projected and
+ * rotated; attention's outputs; the gated MLP's.
+ */
 const innerWidth = (model: ModelConfig, largest = false): number => {
   const { hiddenSize: H, intermediateSize: I, heads, kvHeads, headDim, qkNorm, norms, qwen35, layers } = model
   const [Q, K] = [heads * headDim, kvHeads * headDim]
-  // Behind a norm after the MLP, the product before it is kept too.
+  // If a norm follows the MLP, the product before that norm is kept as well.
   const common = (norms ? { around: 6, after: 5 }[norms] : 4) * H + 3 * I
   const attention = 3 * Q + 4 * K + (qkNorm ? Q + K : 0) + heads + (qwen35 ? 4 * Q : 0)
   const attending = attentionLayers(model)
@@ -174,7 +181,7 @@ const innerWidth = (model: ModelConfig, largest = false): number => {
   return common + (attention * attending + statefulWidth(model) * (layers - attending)) / layers
 }
 
-/** With keep_attention: attention's output and log-sums of each layer. */
+/** With keep_attention: outputs and log-sums of attention in each layer. */
 function attentionKept(model: ModelConfig, tokens: number): MemoryRow {
   const { heads, headDim } = model
   const layers = attentionLayers(model)
@@ -182,7 +189,7 @@ function attentionKept(model: ModelConfig, tokens: number): MemoryRow {
   return { name: 'attention kept', bytes: 4 * tokens * (heads * headDim + heads) * layers, how }
 }
 
-/** Those of `innerWidth` that are products of gates: the MLP's; in Qwen3.5 also attention's and the Gated DeltaNet's. */
+/** The part of `innerWidth` that is products of gates: those of the MLP; in Qwen3.5 also of attention and the Gated DeltaNet. */
 function gatedWidth(model: ModelConfig): number {
   const { intermediateSize: I, heads, headDim, qwen35, layers } = model
   if (!qwen35) return I
@@ -191,8 +198,8 @@ function gatedWidth(model: ModelConfig): number {
 }
 
 /**
- * The values of `innerWidth` in a layer without keys. A gated convolution: B, C, x, and the output. A Gated DeltaNet: q, k, v projected and convolved, q and k
- * normalised, z, the state's reads and corrections, normed and gated output, numbers a head.
+ * The values of `innerWidth` in a layer without keys. Gated convolution: B, C, x, and the output. Gated DeltaNet: q, k, v projected and convolved, q
+ * and k normalised, z, reads and corrections of the state, output normed and gated, numbers per head.
  */
 function statefulWidth({ qwen35, shortConv, hiddenSize: H }: ModelConfig): number {
   if (shortConv) return 4 * H
@@ -201,7 +208,7 @@ function statefulWidth({ qwen35, shortConv, hiddenSize: H }: ModelConfig): numbe
   return 3 * (q + k) + 7 * v + 6 * qwen35.valueHeads
 }
 
-/** Values of a token that the backward pass of a layer without keys takes beside those of `statefulWidth`. */
+/** Values per token that the backward pass of a layer without keys needs in addition to `statefulWidth`. */
 function mixerBackward({ qwen35, shortConv, hiddenSize: H }: ModelConfig): number {
   if (shortConv) return 7 * H
   if (!qwen35) return 0
@@ -209,7 +216,7 @@ function mixerBackward({ qwen35, shortConv, hiddenSize: H }: ModelConfig): numbe
   return 2 * H + 2 * (q + k + v) + 3 * v + 3 * qwen35.valueHeads * qwen35.keyDim
 }
 
-/** The states of layers without keys: one for each sequence, and a spare one. */
+/** The states of layers without keys: one per sequence, and a spare one. */
 function stateRows(model: ModelConfig, sequences: number): MemoryRow[] {
   const layers = statefulLayers(model).length
   if (layers === 0 || sequences === 0) return []
@@ -219,7 +226,7 @@ function stateRows(model: ModelConfig, sequences: number): MemoryRow[] {
   return [{ name: 'states', bytes: 4 * (sequences + 1) * layers * (inputs + states), how }]
 }
 
-/** Bytes of a model's weights in the form that kernels read. */
+/** Bytes of a model's weights in the format that kernels read. */
 function weightsHeld({ model, blocks, bf16 }: OtherModel & { bf16: boolean }): Pick<MemoryRow, 'bytes' | 'how'> {
   const weights = weightCount(model)
   const [inBlocks, kind] = [blocks?.values ?? 0, bf16 ? 'bf16' : 'float32']
@@ -255,7 +262,7 @@ function referenceRows(options: MemoryOptions, adapter: number, held: number): M
 /** A model whose memory is estimated. */
 export interface SizedModel {
   config: ModelConfig
-  /** The model's files, where they are there: they tell which tensors are quantised. */
+  /** The model's files, if they are there. They say which tensors are quantised. */
   tensors?: TensorSource
   /** The files of trainer.args.ref_model. */
   reference?: { config: ModelConfig; tensors: TensorSource }
@@ -295,15 +302,15 @@ function referenceOf({ model, trainer: { args } }: RunConfig | SftConfig, { refe
   return model.adapter || args.ref_model_sync_steps > 0 ? 'adapter' : 'plain'
 }
 
-/** The limits of an adapter that matter here, in bytes. */
+/** The limits of a GPU adapter that matter here, in bytes. */
 export interface MemoryLimits {
   maxStorageBufferBindingSize: number
   maxBufferSize: number
 }
 
 /**
- * The table of `--dry-run`, with a total, and where limits are given a line on the largest matrix. WebGPU does not tell how much
- * memory an adapter has, so the total is for the reader to compare.
+ * The table of `--dry-run` with a total. If limits are given, it has a line on the largest matrix. WebGPU does not report how much memory a GPU has,
+ * so the total is for the reader to compare.
  */
 export function memoryTable(rows: MemoryRow[], model?: ModelConfig, limits?: MemoryLimits): string {
   const all = [...rows, { name: 'total', bytes: sum(rows.map((row) => row.bytes)), how: '' }]
@@ -331,7 +338,7 @@ function adapterParameters({ model, loraRank, loraTargetModules }: MemoryOptions
   )
 }
 
-/** Values of a token that one layer holds as dropped-out copies of its inputs. */
+/** Values per token that one layer holds as copies of its inputs after dropout. */
 function droppedInputs({ model, useLora, loraDropout, loraTargetModules }: MemoryOptions): number {
   if (!useLora || !loraDropout) return 0
   const layer = [...linearShapes({ ...model, layers: 1 })]
@@ -343,10 +350,10 @@ function droppedInputs({ model, useLora, loraDropout, loraTargetModules }: Memor
   )
 }
 
-/** Products that share a module's adapter, each with an input and a first product of its own: gate and up where they are one matrix. */
+/** Number of products that share a module's adapter, each with its own input and LoRA intermediate: gate and up if they are a single matrix. */
 const productsOf = (module: string): number => (module === 'input_linear' ? 2 : 1)
 
-/** Kernels want ranks that are multiples of 8. */
+/** Kernels need ranks that are multiples of 8. */
 const paddedRank = (rank: number) => Math.ceil(rank / 8) * 8
 const sum = (numbers: number[]) => numbers.reduce((a, b) => a + b, 0)
 const millions = (n: number) => (n >= 1e6 ? `${(n / 1e6).toFixed(1)} M` : `${(n / 1e3).toFixed(1)} k`)

@@ -1,7 +1,7 @@
 /**
- * `micro_batch_tokens = "auto"`: the largest power of two whose memory, as estimated by memory.ts, fits. At least one sequence of max_seq_len, at most the
- * tokens of a batch, and no activation larger than the adapter's largest binding. Some memory is left free for what the estimate does not know.
- * A resumed run keeps its number: the order of sums, and so the last bits, depend on it.
+ * `micro_batch_tokens = "auto"`: the largest power of two whose memory, as estimated by memory.ts, fits. It is at least one sequence of max_seq_len
+ * and at most the tokens of a batch, and no activation may exceed the GPU adapter's largest binding. Some memory is left free, as the estimate is not
+ * exact. A resumed run keeps its number, because the order of sums, and with it the last bits of the results, depends on it.
  */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
@@ -12,28 +12,28 @@ import { memoryOf, type MemoryLimits, type SizedModel } from './memory.ts'
 import type { RunConfig } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
 
-/** Memory that a run may fill, and where that number is from. */
+/** Memory that a run may fill, and where that number comes from. */
 export interface Room {
   bytes: number
   from: string
 }
 
-/** The part of the room that the estimate may fill: it is within 15% of what runs held. */
+/** The fraction of the room that the estimate may fill, as it is within 15% of what runs held. */
 const SHARE = 0.85
 
 const powerAtMost = (n: number) => 2 ** Math.floor(Math.log2(n))
 const powerAtLeast = (n: number) => 2 ** Math.ceil(Math.log2(n))
 
-/** The smallest and largest power of two that "auto" chooses from: room for one sequence, and at most for a batch. */
+/** The smallest and largest power of two for "auto": enough for one sequence, and not more than needed for a batch. */
 export function autoRange(args: { batch_size: number; max_seq_len: number }): { least: number; most: number } {
   const least = powerAtLeast(args.max_seq_len)
   return { least, most: Math.max(least, powerAtMost(args.batch_size * args.max_seq_len)) }
 }
 
 /**
- * Replaces "auto" by the number.
- * @returns the config with it, and one line that says which number and why
- * @throws UserError where not even one sequence fits
+ * Replaces "auto" by a number.
+ * @returns the config with the number, and one line that says which number and why
+ * @throws UserError if not even one sequence fits
  */
 export function sizeMicroBatch<Config extends RunConfig | SftConfig>(
   config: Config,
@@ -67,7 +67,7 @@ export function sizeMicroBatch<Config extends RunConfig | SftConfig>(
   return { config: withTokens(config, tokens), line }
 }
 
-/** The number in a run's config.toml; undefined where there is none, or where it has no room for a sequence of this config. */
+/** The number in a run's config.toml. Undefined if there is none, or if it is too small for a sequence of this config. */
 export function keptMicroBatch(runFolder: string, args: { batch_size: number; max_seq_len: number }): number | undefined {
   const file = join(runFolder, 'config.toml')
   if (!existsSync(file)) return undefined
@@ -76,10 +76,10 @@ export function keptMicroBatch(runFolder: string, args: { batch_size: number; ma
 }
 
 /**
- * Replaces "auto" by the number of the run that is resumed. All free memory counts here: the number was chosen with room to spare.
- * @param room undefined where nobody knows how much memory there is
+ * Replaces "auto" by the number of the run that is resumed. It may fill all free memory, as the number was chosen with room to spare.
+ * @param room undefined if the amount of memory is unknown
  * @returns what sizeMicroBatch returns
- * @throws UserError where this machine cannot hold it
+ * @throws UserError if the memory of this machine is too small for it
  */
 export function keepMicroBatch<Config extends RunConfig | SftConfig>(
   config: Config,
@@ -107,7 +107,7 @@ export function keepMicroBatch<Config extends RunConfig | SftConfig>(
   }
 }
 
-/** The largest binding of an adapter in bytes, and the bytes of the widest row of activations. */
+/** The largest binding of a GPU adapter in bytes, and the bytes of the widest row of activations. */
 const bindings = ({ config: model }: SizedModel, limits: MemoryLimits) => ({
   binds: Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize),
   widest: 4 * Math.max(model.hiddenSize, model.intermediateSize, model.heads * model.headDim),
@@ -116,7 +116,7 @@ const bindings = ({ config: model }: SizedModel, limits: MemoryLimits) => ({
 const bytesOf = (config: RunConfig | SftConfig, model: SizedModel) =>
   memoryOf(config, model).reduce((sum, row) => sum + row.bytes, 0)
 
-/** The config with this number, which is max_seq_len or more. */
+/** The config with this number of tokens, which is at least max_seq_len. */
 function withTokens<Config extends RunConfig | SftConfig>(config: Config, tokens: number): Config {
   const { args } = config.trainer
   const micro_batch_size = Math.floor(tokens / args.max_seq_len)

@@ -1,4 +1,4 @@
-/** Turns what zod found into sentences: the key, the value it got, what is allowed, and what was probably meant. */
+/** Turns zod's issues into sentences: the key, the value it got, what is allowed, and what was probably meant. */
 import type * as z from 'zod'
 import { nearest } from '../common/errors.ts'
 import { variableProblem } from '../common/template-variables.ts'
@@ -7,13 +7,13 @@ import { backendOf, findForeign, innerTables, judge, renamed, renamedInEval } fr
 import { allowedText, leafPaths, nodeAt, type SchemaNode } from './schema-tree.ts'
 import { pathKey } from './toml-lines.ts'
 
-/** One mistake. `text` goes on where the key's name ends: "is 100, not a multiple of ...". */
+/** A mistake. `text` continues the sentence after the key's name: "is 100, not a multiple of ...". */
 export interface Problem {
   path: Path
   text: string
 }
 
-/** A value as it is shown in a message. */
+/** Formats a value for a message. */
 export function show(value: unknown): string {
   const text =
     typeof value === 'number'
@@ -24,13 +24,13 @@ export function show(value: unknown): string {
   return text.length > 60 ? `${text.slice(0, 57)}...` : text
 }
 
-/** What is wrong with chat_template_kwargs; undefined where nothing is. */
+/** Says what is wrong with chat_template_kwargs. Undefined if nothing is. */
 export function templateProblem(value: unknown): string | undefined {
   if (!isTable(value)) return `chat_template_kwargs is ${show(value)}; it must be a table, as { enable_thinking = false }.`
   return variableProblem(value)
 }
 
-/** Every problem that the schema finds in `raw`. */
+/** All problems that the schema found in `raw`. */
 export function schemaProblems(issues: readonly z.core.$ZodIssue[], raw: Table, tree: SchemaNode): Problem[] {
   const problems: Problem[] = []
   const seen = new Set<string>()
@@ -74,7 +74,7 @@ function unknownKey(path: Path, raw: Table, tree: SchemaNode): string {
   return `is not a key ${where}. ${siblings.length <= 12 ? `Keys there: ${siblings.join(', ')}.` : '--help lists the keys.'}`
 }
 
-/** What the keys of one of prime-rl's tables are called in [trainer.args], and what becomes of tables within it: the end of a sentence, and more. */
+/** Says what the keys of one of prime-rl's tables are called in [trainer.args], and what becomes of tables inside it: the end of a sentence, and more. */
 function moved(table: string, value: unknown, tree: SchemaNode): string {
   const known = nodeAt(tree, ['trainer', 'args'])?.keys ?? {}
   const [names, told] = [new Set<string>(), new Set<string>()]
@@ -83,7 +83,7 @@ function moved(table: string, value: unknown, tree: SchemaNode): string {
       const by = of === 'eval' ? renamedInEval : renamed
       const name = Object.hasOwn(by, key) ? by[key] : of === 'eval' ? '' : key
       const isWithin = isTable(inner) || Array.isArray(inner)
-      // prime-rl has tables with the name of a plain key here, as [trainer.loss]: look inside them.
+      // Some of prime-rl's tables have the name of a plain key here, such as [trainer.loss]: look inside them.
       if (known[name] && (!isTable(inner) || known[name].type === 'free')) names.add(name === key ? key : `${name} (for ${key})`)
       else if (isWithin && Object.hasOwn(innerTables[of], key)) told.add(innerTables[of][key])
       else if (isTable(inner)) visit(inner, isOfEval(key) ? 'eval' : of)
@@ -105,12 +105,12 @@ function badValue(issue: z.core.$ZodIssue, value: unknown, node: SchemaNode | un
     return `is ${show(value)}, which ${node.foreign[value]}.`
   if (node?.type === 'list' && Array.isArray(value))
     return `has ${value.length} entries; it needs at least ${node.minItems ?? 0}.`
-  // The TOML reader refuses integers that a number cannot hold exactly, so the word stayed text.
+  // The TOML reader refuses integers that a number cannot hold exactly, so the word has remained text.
   if (node?.type === 'integer' && typeof value === 'string' && /^[+-]?\d+$/.test(value) && !Number.isSafeInteger(Number(value)))
     return `is ${value}; an integer must be from ${Number.MIN_SAFE_INTEGER} to ${Number.MAX_SAFE_INTEGER}.`
   const meant = node?.words && typeof value === 'string' ? nearest(value, node.words) : undefined
   const quoted = typeof value === 'string' && (node?.type === 'number' || node?.type === 'integer' || node?.type === 'boolean')
-  // A table's description says its short form.
+  // The description of a table gives its short form.
   const isWholeTable = node?.keys ?? node?.items?.keys
   const hint = isWholeTable
     ? ` ${node?.description}`.trimEnd()

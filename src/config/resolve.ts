@@ -1,4 +1,4 @@
-/** Fills the defaults that depend on other keys. The rest of the defaults are in the schema. */
+/** Fills in the defaults that depend on other keys. All other defaults are in the schema. */
 import { defaultRunName } from '../monitor/run-folder.ts'
 import { autoRange } from './micro-batch.ts'
 import type { InferenceConfig, VllmConfig } from './inference-schema.ts'
@@ -8,7 +8,7 @@ import type { NewModelConfig, ParsedSftConfig, SftConfig } from './sft-schema.ts
 /** RLTrainer's default of max_prompt_len. */
 const PROMPT_LEN = 512
 
-/** An RL config with every default filled in. */
+/** Returns an RL config with every default filled in. */
 export function resolveRun(parsed: ParsedRunConfig): RunConfig {
   const given = parsed.trainer.args
   const env = parsed.env.map((one) => ({ ...one, name: one.name ?? one.id }))
@@ -24,7 +24,7 @@ export function resolveRun(parsed: ParsedRunConfig): RunConfig {
   return { ...parsed, env, inference: resolveInference(parsed.inference), trainer: { args, ckpt: parsed.trainer.ckpt } }
 }
 
-/** An SFT config with every default filled in. */
+/** Returns an SFT config with every default filled in. */
 export function resolveSft(parsed: ParsedSftConfig): SftConfig {
   const given = parsed.trainer.args
   const { new: fresh, ...rest } = parsed.model
@@ -46,7 +46,7 @@ export function resolveSft(parsed: ParsedSftConfig): SftConfig {
   return { model, data: parsed.data, trainer: { args, ckpt: parsed.trainer.ckpt } }
 }
 
-/** The keys of the backend that samples, without the other's. */
+/** The keys of the chosen backend, without those of the other one. */
 function resolveInference(given: ParsedRunConfig['inference']): InferenceConfig {
   const { backend, max_num_seqs, base_url, python, startup_timeout, push_timeout, max_restarts, args, ...embedded } = given
   if (backend === 'embedded') return { backend, max_num_seqs, ...embedded }
@@ -55,13 +55,13 @@ function resolveInference(given: ParsedRunConfig['inference']): InferenceConfig 
   return base_url === undefined ? vllm : { ...vllm, base_url: base_url.replace(/\/+$/, '').replace(/\/v1$/, '') }
 }
 
-/** At most 512: what max_tokens leaves of the sequence, or a quarter of it where max_tokens is not set. */
+/** What max_tokens leaves of the sequence, or a quarter of the sequence if max_tokens is not set. At most 512. */
 function defaultPromptLen(maxSeqLen: number, maxTokens: number | undefined): number {
   if (maxTokens === undefined) return Math.min(PROMPT_LEN, Math.floor(maxSeqLen / 4))
   return maxTokens < maxSeqLen ? Math.min(PROMPT_LEN, maxSeqLen - maxTokens) : PROMPT_LEN
 }
 
-/** Makes the two sizes of a micro-batch agree; tokens win where they are given. "auto" becomes the largest possible number, which micro-batch.ts lowers. */
+/** Makes the two sizes of a micro-batch agree. If tokens are given, they win. "auto" becomes the largest possible number, which micro-batch.ts lowers. */
 function microBatch(args: {
   micro_batch_size: number
   micro_batch_tokens?: number | 'auto'

@@ -1,19 +1,17 @@
-/**
- * A schema as a tree of plain facts, read from zod's JSON Schema. Messages, overrides, help text and the TOML writer use it.
- */
+/** A schema as a tree of plain data, derived from zod's JSON Schema. Used by messages, overrides, the help text and the TOML writer. */
 import * as z from 'zod'
 
 export interface SchemaNode {
   type: 'string' | 'integer' | 'number' | 'boolean' | 'list' | 'table' | 'free'
   description: string
-  /** Undefined where there is no default of its own (required, or derived from other keys). */
+  /** Undefined if the key has no default of its own (it is required, or its default depends on other keys). */
   default?: unknown
   required: boolean
-  /** Allowed words of a string. */
+  /** The allowed values of a string. */
   words?: string[]
-  /** A word that is allowed in place of a number. */
+  /** A word that is allowed instead of a number. */
   orWord?: string
-  /** Values of other trainers that are refused, each with what to say. */
+  /** Values of other trainers that are refused, each with what to say about it. */
   foreign?: Record<string, string>
   minimum?: number
   maximum?: number
@@ -21,15 +19,15 @@ export interface SchemaNode {
   below?: number
   multipleOf?: number
   minItems?: number
-  /** type table. */
+  /** For type table. */
   keys?: Record<string, SchemaNode>
-  /** type list. */
+  /** For type list. */
   items?: SchemaNode
 }
 
 const cache = new WeakMap<z.ZodType, SchemaNode>()
 
-/** The tree of a schema; made once. */
+/** The tree of a schema. Cached. */
 export function schemaTree(schema: z.ZodType): SchemaNode {
   let tree = cache.get(schema)
   if (!tree) {
@@ -47,7 +45,7 @@ type Json = Record<string, unknown> & {
 }
 
 function toNode(whole: Json, required: boolean): SchemaNode {
-  // The only kind of union in the schemas: a number or a word.
+  // The only kind of union in the schemas is a number or a word.
   const { anyOf, ...rest } = whole
   const json: Json = anyOf ? { ...anyOf[0], ...rest } : whole
   const number = (name: string) => {
@@ -85,7 +83,7 @@ function typeOf(json: Json): SchemaNode['type'] {
   throw new Error(`schema-tree: no kind for ${JSON.stringify(json)}`)
 }
 
-/** The node at a path, or undefined. Below a free table everything is free. Indices of lists are steps of the path. */
+/** The node at a path, or undefined. Everything below a free table is free. List indices are steps of the path. */
 export function nodeAt(root: SchemaNode, path: readonly (string | number)[]): SchemaNode | undefined {
   let node: SchemaNode | undefined = root
   for (const part of path) {
@@ -95,14 +93,14 @@ export function nodeAt(root: SchemaNode, path: readonly (string | number)[]): Sc
   return node
 }
 
-/** Every key that holds a value, with its path. A list of tables counts as one table (its path has no index), a free table as one key. */
+/** All keys that hold a value, with their paths. A list of tables counts as one table (its path has no index), a free table as one key. */
 export function leafPaths(node: SchemaNode, path: string[] = []): { path: string[]; node: SchemaNode }[] {
   const table = node.type === 'list' && node.items?.keys ? node.items : node
   if (!table.keys) return [{ path, node }]
   return Object.entries(table.keys).flatMap(([key, child]) => leafPaths(child, [...path, key]))
 }
 
-/** What a key takes, in words: "an integer >= 2", "one of "a", "b"". */
+/** What a key accepts, in words: "an integer >= 2", "one of "a", "b"". */
 export function allowedText(node: SchemaNode): string {
   const limits = [
     node.above !== undefined && `> ${node.above}`,

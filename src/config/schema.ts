@@ -1,12 +1,12 @@
 /**
- * The one schema of an RL run's TOML file: types, defaults, limits and help text of every key, in vf-rl's dialect.
+ * The schema of an RL run's TOML file: types, defaults, limits and help text of every key, in vf-rl's dialect.
  *
- * - Everything is derived from here: the type of the config, the messages of a mistake, command-line overrides, `--help`,
- *   docs/config.md, the resolved config.toml of a run.
+ * - Everything is derived from it: the config's type, error messages, command-line overrides, `--help`, docs/config.md, and a run's resolved
+ *   config.toml.
  * - Every accepted key has an effect. Keys of other trainers that mean nothing here are in foreign.ts.
- * - The schema sees a file after `normalize` (compose.ts): `model = "x"` is `model.name`, one `[env]` is a list of one.
+ * - The schema validates a file after `normalize` (compose.ts): `model = "x"` is `model.name`, a single `[env]` is a list of one.
  * - Defaults are RLTrainer's (verifiers 0.1.9) where it has the key. Defaults that depend on other keys are filled in by resolve.ts.
- * - Paths are relative to the folder that the command is started in.
+ * - Paths are relative to the working directory.
  */
 import * as z from 'zod'
 import { QUANTIZATIONS } from '../model/types.ts'
@@ -362,7 +362,7 @@ export const modelFields = {
     .describe('PEFT adapter folder to continue from. Its rank, alpha and modules must be those of this config.'),
 }
 
-/** The whole file. `rlSchema.parse` fills every default that does not depend on another key. */
+/** The whole file. `rlSchema.parse` fills in every default that does not depend on another key. */
 export const rlSchema = z.strictObject({
   model: z.strictObject(modelFields).describe('`model = "folder, hub id or file.gguf"`, or a table with `name` and `adapter`.'),
   env: z.array(envSchema).min(1).describe('One environment as [env], or a mixture as several [[env]] tables.'),
@@ -372,20 +372,20 @@ export const rlSchema = z.strictObject({
 
 type Parsed = z.output<typeof rlSchema>
 type ParsedArgs = Parsed['trainer']['args']
-/** Keys of [trainer.args] whose default depends on other keys; resolve.ts fills them. */
+/** Keys of [trainer.args] whose default depends on other keys. resolve.ts fills them in. */
 type Derived = 'run_name' | 'max_prompt_len' | 'max_tokens' | 'micro_batch_tokens' | 'eval_temperature'
 
-/** [trainer.args], all defaults filled in. */
+/** [trainer.args] with all defaults filled in. */
 export type TrainerArgs = Omit<ParsedArgs, Derived> & {
   [K in Derived]-?: Exclude<ParsedArgs[K], undefined | 'auto'>
 }
-/** One [env], `name` filled in. */
+/** An [env] with `name` filled in. */
 export type EnvConfig = Omit<Parsed['env'][number], 'name'> & { name: string }
-/** A resolved RL config: every default filled in, names as in the file. */
+/** A resolved RL config: every default is filled in, and names are those of the file. */
 export type RunConfig = Omit<Parsed, 'trainer' | 'env' | 'inference'> & {
   env: EnvConfig[]
   inference: InferenceConfig
   trainer: { args: TrainerArgs; ckpt: CkptConfig }
 }
-/** What `rlSchema.parse` gives, before the derived defaults. */
+/** The output of `rlSchema.parse`, before the dependent defaults are filled in. */
 export type ParsedRunConfig = Parsed

@@ -1,6 +1,6 @@
 /**
- * The schema of a supervised run (`cli.js sft`): the same machinery and, where they mean the same, the same keys as schema.ts.
- * It can also make a new model: `[model.new]` gives family and sizes, and training starts from random weights.
+ * The schema of a supervised run (`cli.js sft`). It works like schema.ts and shares its keys where they mean the same. It can also create a new
+ * model: `[model.new]` gives family and sizes, and training starts from random weights.
  */
 import * as z from 'zod'
 import { type CkptConfig, ckptSchema } from './ckpt-schema.ts'
@@ -102,21 +102,21 @@ export const sftSchema = z.strictObject({
 type Parsed = z.output<typeof sftSchema>
 type ParsedArgs = Parsed['trainer']['args']
 type ParsedNew = z.output<typeof newModel>
-/** [model.new], heads and head size filled in. */
+/** [model.new] with heads and head size filled in. */
 export type NewModelConfig = Omit<ParsedNew, 'num_key_value_heads' | 'head_dim'> & {
   num_key_value_heads: number
   head_dim: number
 }
-/** [trainer.args] of a supervised run, all defaults filled in. */
+/** [trainer.args] of a supervised run, with all defaults filled in. */
 type SftTrainerArgs = Omit<ParsedArgs, 'run_name' | 'micro_batch_tokens'> & {
   run_name: string
   micro_batch_tokens: number
 }
-/** A resolved SFT config. Exactly one of model.name and model.new, and of data.path and data.env, is there. */
+/** A resolved SFT config. It has exactly one of model.name and model.new, and of data.path and data.env. */
 export type SftConfig = {
   model: { name?: string; adapter?: string; new?: NewModelConfig }
   data: Parsed['data']
   trainer: { args: SftTrainerArgs; ckpt: CkptConfig }
 }
-/** What `sftSchema.parse` gives, before the derived defaults. */
+/** The output of `sftSchema.parse`, before the dependent defaults are filled in. */
 export type ParsedSftConfig = Parsed

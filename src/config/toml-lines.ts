@@ -1,6 +1,6 @@
 /**
- * The line and column of each key of a TOML text. smol-toml gives positions for syntax errors only, so this small scanner walks the text
- * a second time. It expects text that smol-toml has accepted: it finds keys and skips values, and checks nothing.
+ * Finds the line and column of each key in a TOML text. smol-toml gives positions only for syntax errors, so this small scanner goes through the text
+ * a second time. It expects text that smol-toml has accepted: it finds keys, skips values, and checks nothing.
  */
 
 /** 1-based. */
@@ -9,12 +9,12 @@ export interface Position {
   column: number
 }
 
-/** A path as one string. Parts may contain dots, so they are joined by a character that TOML forbids. */
+/** A path as a single string. Parts may contain dots, so they are joined by a character that TOML forbids. */
 export const pathKey = (path: readonly (string | number)[]): string => path.join('\u0000')
 
 /**
- * Maps every table header, key, key of an inline table and element of an array to its place. Paths are those of the parsed
- * object: `[[env]]` twice gives env.0 and env.1. The first mention of a table counts.
+ * Maps every table header, key, key of an inline table and array element to its position. Paths are those of the parsed object: two [[env]] give
+ * env.0 and env.1. For a table, its first mention counts.
  */
 export function tomlPositions(text: string): Map<string, Position> {
   const scanner = new Scanner(text)
@@ -51,7 +51,7 @@ class Scanner {
     }
   }
 
-  /** Gives a header's path its indices: [env.args] after the second [[env]] is env.1.args. */
+  /** Adds the indices to a header's path: [env.args] after the second [[env]] is env.1.args. */
   #throughArrays(keys: string[], isArray: boolean): string[] {
     const path: string[] = []
     keys.forEach((key, i) => {
@@ -66,7 +66,7 @@ class Scanner {
     return path
   }
 
-  /** key.path = value, inside `table`. */
+  /** Scans `key.path = value` inside `table`. */
   #entry(table: string[]): void {
     const start = this.#at
     const path = [...table, ...this.#keyPath()]
@@ -76,7 +76,7 @@ class Scanner {
     this.#value(path)
   }
 
-  /** Reads a dotted key and the blanks after it. */
+  /** Scans a dotted key and the blanks after it. */
   #keyPath(): string[] {
     const keys: string[] = []
     for (;;) {
@@ -111,7 +111,7 @@ class Scanner {
     this.#value(path)
   }
 
-  /** An array or inline table: items between commas until `end`. */
+  /** Scans an array or inline table: items between commas until `end`. */
   #list(end: string, item: (index: number) => void): void {
     this.#at++
     for (let index = 0; this.#at < this.#text.length;) {
@@ -123,7 +123,7 @@ class Scanner {
     this.#at++
   }
 
-  /** Skips a string of any of the four kinds and returns it with its quotes. */
+  /** Scans a string of any of the four kinds, and returns it with its quotes. */
   #string(): string {
     const start = this.#at
     const quote = this.#text[start]
@@ -156,7 +156,7 @@ class Scanner {
   }
 }
 
-/** The text of a basic string. TOML's escapes are JSON's and three more; a tab may stand for itself. */
+/** The text of a basic string. TOML has JSON's escapes and three more, and allows unescaped tabs. */
 function unescaped(basic: string): string {
   const json = basic
     .replaceAll('\t', '\\t')

@@ -1,6 +1,6 @@
 /**
- * Writes a resolved config as TOML that reads back to the same config. Not by smol-toml, since a float must stay a float (1.0, not 1, which
- * other TOML readers take for an integer) and keys keep the order of the schema.
+ * Writes a resolved config as TOML that reads back as the same config. smol-toml is not used because a float must stay a float (1.0, not 1, which
+ * other TOML readers take for an integer) and keys must keep the order of the schema.
  */
 import type { RunConfig } from './schema.ts'
 import { rlSchema } from './schema.ts'
@@ -15,7 +15,7 @@ export function stringifyConfig(config: RunConfig | SftConfig): string {
   return `${lines.join('\n').trim()}\n`
 }
 
-/** One value in TOML. `node` tells floats from integers; without it a whole number is an integer. */
+/** Formats a value as TOML. `node` distinguishes floats from integers; without it a whole number is an integer. */
 export function tomlValue(value: unknown, node?: SchemaNode): string {
   if (typeof value === 'number') return tomlNumber(value, node?.type === 'number')
   if (typeof value === 'string') return tomlString(value)
@@ -62,5 +62,5 @@ function tomlNumber(value: number, float: boolean): string {
   return /[.e]/.test(text) || (!float && Number.isSafeInteger(value)) ? text : `${text}.0`
 }
 
-/** A basic string. JSON's escapes are valid TOML; TOML also wants the delete character escaped. */
+/** Formats a basic string. JSON's escapes are valid TOML, which also requires the delete character to be escaped. */
 const tomlString = (text: string) => JSON.stringify(text).replaceAll('\u007f', '\\u007f')
