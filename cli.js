@@ -1,12 +1,13 @@
 #!/usr/bin/env node
 /**
- * Starts the command line (src/cli/main.ts; in the npm package dist/cli/main.js) in a Node that can run it.
- * - Plain JavaScript for Node 20 and newer, without a package: it has to run where nothing is set up yet, and then says what to do.
- * - A Node older than 24 hands over to the pinned one (`.node-version`, fetched by scripts/setup.sh into .node/).
- * - Every signal reaches the program once. A terminal's Ctrl-C goes to this process and to the child alike, `kill PID` to this one
- *   only, and a process cannot tell which it was: so signals are told to the child over a channel, and the child raises one in itself
- *   unless it has just had the same signal directly.
- * - The exit code, or the signal that ended the child, becomes ours; when this process is killed, the child ends too.
+ * Starts the command line (src/cli/main.ts; in the npm package dist/cli/main.js) in a version of Node that can run it.
+ * - It is plain JavaScript for Node 20 and newer without dependencies, as it has to run where nothing is set up yet, and then says what to do.
+ * - A Node older than 24 hands over to the pinned version (`.node-version`, installed by scripts/setup.sh into .node/), which it starts as a child
+ *   process.
+ * - Every signal reaches the program exactly once. Ctrl-C in a terminal goes both to this process and to the child, `kill PID` only to this one, and
+ *   a process cannot tell which of them it was. So signals are relayed to the child over a channel, and the child raises a relayed signal in itself
+ *   unless it has just received the same signal directly.
+ * - The exit code of the child, or the signal that ended it, becomes our own. If this process is killed, the child ends too.
  */
 import { spawn } from 'node:child_process'
 import { existsSync, readFileSync, realpathSync } from 'node:fs'
@@ -17,19 +18,19 @@ import { fileURLToPath, pathToFileURL } from 'node:url'
 
 const oldestMajor = 24
 const relayed = ['SIGINT', 'SIGTERM', 'SIGHUP']
-/** A direct signal answers one relayed signal, if that comes within these milliseconds: the launcher may be slow on a busy machine. */
+/** A direct signal cancels one relayed signal that comes within these milliseconds. The launcher may be slow on a busy machine. */
 const sameSignal = 5000
 
 const here = realpathSync(fileURLToPath(import.meta.url))
 const root = dirname(here)
-// There the scripts need a bash that not everybody has.
+// On Windows the scripts would need bash, which not everybody has.
 const isWindows = process.platform === 'win32'
 const isCheckout = existsSync(join(root, 'src/cli/main.ts'))
 
 if (majorOf(process.versions.node) >= oldestMajor) await run()
 else handOver()
 
-/** The command line itself, in this process. */
+/** Runs the command line itself in this process. */
 async function run() {
   listenToLauncher()
   keepCode()
@@ -44,16 +45,16 @@ async function run() {
 }
 
 /**
- * Node keeps what it made of our modules in the user's cache, `~/.cache/dawn-rl/modules`: a command of a checkout then starts in a third of the time, and without
- * the compiler that takes the types out, which is 30 MB in memory. Not a word where that folder cannot be written: then each start does it anew.
- * NODE_COMPILE_CACHE names another folder, NODE_DISABLE_COMPILE_CACHE=1 none.
+ * Makes Node cache the compiled modules in the user's cache, `~/.cache/dawn-rl/modules`. Commands of a checkout then start in a third of the time,
+ * and without the compiler that strips types, which takes 30 MB of memory. If the folder cannot be written, nothing is reported and each start
+ * compiles again. NODE_COMPILE_CACHE names another folder, NODE_DISABLE_COMPILE_CACHE=1 turns the cache off.
  */
 function keepCode() {
   try {
-    // The folder of src/common/cache.ts, whose loading would be the first that is not kept.
+    // The folder of src/common/cache.ts, which is not imported because it would be loaded before the cache is on.
     modules.enableCompileCache?.(join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'dawn-rl', 'modules'))
   } catch {
-    // A user without a home.
+    // The user has no home folder.
   }
 }
 
@@ -71,7 +72,7 @@ function handOver() {
   let unheard
   for (const signal of relayed) {
     process.on(signal, () => {
-      // A child that does not answer has not started listening yet, or hangs: then the plain signal must do.
+      // A child that does not confirm the signal has not started listening yet, or hangs. It then gets the plain signal.
       if (child.connected) child.send({ signal }, () => {})
       clearTimeout(unheard)
       unheard = setTimeout(() => child.kill(signal), 1000)
@@ -90,7 +91,7 @@ function handOver() {
   })
 }
 
-/** The child's half of the relay. Leaves no trace where no launcher started this process. */
+/** The child's side of the relay. Does nothing if this process was not started by a launcher. */
 function listenToLauncher() {
   const launcher = process.env.DAWN_RL_LAUNCHER
   delete process.env.DAWN_RL_LAUNCHER
@@ -102,7 +103,7 @@ function listenToLauncher() {
       if (raising !== signal) direct[signal].push(performance.now())
       raising = undefined
       if (process.listenerCount(signal) > 1) return
-      // Nobody in the program listens: what the signal does by default.
+      // Nobody in the program listens, so the signal has its default effect.
       process.off(signal, note)
       process.kill(process.pid, signal)
     }
@@ -125,10 +126,10 @@ function listenToLauncher() {
   process.channel.unref()
 }
 
-/** The pinned Node, or one that npm has put beside this package; undefined where there is none that is new enough. */
+/** The pinned Node, or one that npm has installed next to this package. Undefined if neither is new enough. */
 function newerNode() {
   const pinned = join(root, '.node-version')
-  // As npm's packages of Node are named.
+  // The naming scheme of npm's packages of Node.
   const system = isWindows ? 'win' : process.platform
   const folders = existsSync(pinned) ? [join(root, '.node', readFileSync(pinned, 'utf8').trim())] : []
   for (let folder = root; ; folder = dirname(folder)) {

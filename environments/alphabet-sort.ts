@@ -1,10 +1,10 @@
 /**
- * Sort names, then more names into those, over several turns: each turn adds some, and asks for all of them so far in order.
- * The answer stands between <sorted> and </sorted>, one name a line; without the tags all that was said is read.
- * Reward: 0.9 x the mean over the turns of similarity ^ power + 0.1 x the share of turns with the tags; similarity: 2 LCS / (names said +
- * names asked for), LCS being the longest common subsequence of names. Turns that were not played count as 0.
+ * Sorting names over several turns: each turn adds some names, and asks for all names so far in alphabetical order. The answer is between <sorted>
+ * and </sorted>, one name per line. Without the tags the whole text is taken as the answer.
+ * Reward: 0.9 x the mean of similarity ^ power over the turns + 0.1 x the fraction of turns with the tags. similarity = 2 LCS / (number of names in
+ * the answer + number of names asked for), where LCS is the length of the longest common subsequence of names. Turns that were not played count as 0.
  *
- * To start from a copy elsewhere, write 'dawn-rl/environments' for the path in the import.
+ * To start from a copy in another folder, replace the path in the import by 'dawn-rl/environments'.
  */
 import { type Message, MultiTurnEnv, parseArgs, Random, Rubric, UserError, z } from '../src/environments/index.ts'
 
@@ -40,7 +40,7 @@ const lastNames = [
 ]
 
 interface Task {
-  /** Names that each turn adds. */
+  /** The names that each turn adds. */
   turns: string[][]
 }
 
@@ -52,7 +52,7 @@ export default async function loadEnvironment(args: Record<string, unknown>): Pr
   }
   const key = (name: string) => (options.by === 'first' ? name : name.split(' ').toReversed().join(' '))
   const sorted = (names: string[]) => names.toSorted((a, b) => (key(a) < key(b) ? -1 : 1))
-  /** All names in order after each turn. */
+  /** All names so far in order, for each turn. */
   const wanted = ({ turns }: Task) => turns.map((_, i) => sorted(turns.slice(0, i + 1).flat()))
   const block = (names: string[]) => `<sorted>\n${names.join('\n')}\n</sorted>`
   const how = `by ${options.by} name, one a line, between <sorted> and </sorted>.`
@@ -96,7 +96,7 @@ export default async function loadEnvironment(args: Record<string, unknown>): Pr
 function makeTasks(options: z.infer<z.ZodObject<typeof shape>>): Task[] {
   const random = new Random(options.seed)
   const between = (min: number, max: number) => min + random.int(max - min + 1)
-  // A first name and a last name stand once in a task each, so that there is one right order.
+  // A first name and a last name occur only once in a task, so that there is only one correct order.
   return Array.from({ length: options.train_size + options.eval_size }, () => {
     const sizes = Array.from({ length: between(options.min_turns, options.max_turns) }, () =>
       between(options.min_names, options.max_names),
@@ -116,7 +116,7 @@ function makeTasks(options: z.infer<z.ZodObject<typeof shape>>): Task[] {
   })
 }
 
-/** The names of an answer: the lines of its last block, or of all of it. */
+/** The names in an answer: the lines of its last <sorted> block, or of the whole text. */
 function namesIn(text: string): string[] {
   const block = /<sorted>((?:(?!<sorted>)[^])*?)<\/sorted>/gu
   const inside = [...text.matchAll(block)].at(-1)?.[1] ?? text

@@ -1,8 +1,8 @@
 /**
- * Small sums: "What is 7 + 12?". The last number of the completion is taken as its answer.
- * Reward: 0.9 for the right number + 0.1 for form (the completion ended by itself, and with the number).
+ * Simple arithmetic: "What is 7 + 12?". The last number in the completion is taken as the answer.
+ * Reward: 0.9 for the correct number + 0.1 for the form (the completion ended by itself, and with the number).
  *
- * To start from a copy elsewhere, write 'dawn-rl/environments' for the path in the import.
+ * To start from a copy in another folder, replace the path in the import by 'dawn-rl/environments'.
  */
 import { lastNumber, parseArgs, Random, Rubric, SingleTurnEnv, UserError, z } from '../src/environments/index.ts'
 
@@ -52,7 +52,7 @@ interface Sum {
   result: number
 }
 
-/** Different sums, `eval_size` held-out ones first. "3 + 4" and "4 + 3" are different, but always on the same side. */
+/** Makes distinct problems, with `eval_size` held-out ones first. "3 + 4" and "4 + 3" are distinct, but always on the same side of the split. */
 function makeSums(options: z.infer<z.ZodObject<typeof shape>>): Sum[] {
   const { min, max, train_size, eval_size } = options
   if (min > max) throw new UserError(`environment arithmetic: min (${min}) is above max (${max}).`)
@@ -61,7 +61,7 @@ function makeSums(options: z.infer<z.ZodObject<typeof shape>>): Sum[] {
   const wanted = train_size + eval_size
   const groups = new Map<string, Sum[]>()
   let count = 0
-  // Enough draws to meet nearly every sum of a small range, and far more than enough for a large one.
+  // Enough draws to find nearly every problem of a small range, and far more than needed for a large one.
   for (let tries = 0; count <= wanted && tries < 50 * wanted + 1000; tries++) {
     const [a, b, operation] = [min + random.int(max - min + 1), min + random.int(max - min + 1), random.pick(operations)]
     const sum = makeSum(a, b, operation)
@@ -71,7 +71,7 @@ function makeSums(options: z.infer<z.ZodObject<typeof shape>>): Sum[] {
     groups.set(key, group)
     count += group.length
   }
-  // Held-out sums come first; a pair that would straddle the border gives only its first half to it.
+  // Held-out problems come first. Of a pair that would straddle the border, only the first is used.
   const sums: Sum[] = []
   for (const group of groups.values()) {
     const room = sums.length < eval_size ? eval_size - sums.length : group.length

@@ -1,8 +1,8 @@
 /**
- * Short JavaScript functions: "Write a JavaScript function of a number x that returns x plus 3." What the model writes runs in the sandbox.
- * Reward: 0.8 x (share of the tests that it passes) + 0.2 x (how short it is, once it passes all).
+ * Writing short JavaScript functions: "Write a JavaScript function of a number x that returns x plus 3." The model's code runs in the sandbox.
+ * Reward: 0.8 x (fraction of tests passed) + 0.2 x (a score for brevity, once all tests pass).
  *
- * To start from a copy elsewhere, write 'dawn-rl/environments' for the path in the import.
+ * To start from a copy in another folder, replace the path in the import by 'dawn-rl/environments'.
  */
 import { isDeepStrictEqual } from 'node:util'
 import {
@@ -38,7 +38,7 @@ export default async function loadEnvironment(args: Record<string, unknown>): Pr
   const { spare, seconds, eval_size } = options
   const runs = new WeakMap<Message[], Promise<SandboxResult>>()
   const play = (rollout: RewardArgs) => {
-    // All reward functions of a rollout share one run.
+    // All reward functions of a rollout share a single run.
     const run = runs.get(rollout.completion) ?? judge(rollout, seconds)
     runs.set(rollout.completion, run)
     return run
@@ -63,10 +63,10 @@ export default async function loadEnvironment(args: Record<string, unknown>): Pr
       },
       characters: { reward: ({ text }) => Array.from(text).length, weight: 0 },
       ran: { reward: async (rollout) => ((await play(rollout)).calls.some((call) => call.error === null) ? 1 : 0), weight: 0 },
-      // What hit a limit of the sandbox: time, memory, stack or output.
+      // 1 if a limit of the sandbox was hit: time, memory, stack or output.
       stopped: { reward: async (rollout) => (['code', null].includes((await play(rollout)).cause) ? 0 : 1), weight: 0 },
     },
-    // The limit of a run is `seconds`; this one is for the queue.
+    // `seconds` limits one run. This limit includes the time in the queue.
     { parser: new Parser(codeOf), timeoutSeconds: 1200 },
   )
   const rows = makeTasks(options)
@@ -79,15 +79,18 @@ export default async function loadEnvironment(args: Record<string, unknown>): Pr
   })
 }
 
-/** Calls what the model wrote with the inputs of all tests. It never sees the outputs, and they are compared out here. */
+/** Calls the model's function with the inputs of all tests. The expected outputs stay outside the sandbox and are compared there. */
 async function judge({ text, info, signal }: RewardArgs, seconds: number): Promise<SandboxResult> {
   const run = await runSandboxed(`(${text}\n)`, { calls: info.inputs as unknown[][], seconds, signal })
-  // Neither says anything about the code.
+  // These two causes say nothing about the code.
   if (run.cause === 'abort' || run.cause === 'crash') throw new Error(`the sandbox was ended: ${run.error}`)
   return run
 }
 
-/** The code of an answer: the first fenced block, else all of it; as an expression, without a name before it and a semicolon behind. */
+/**
+ * Extracts the code of an answer: the first fenced block, else the whole text. It becomes an expression, without a name in front and a semicolon at
+ * the end.
+ */
 function codeOf(text: string): string {
   const fenced = /```[a-zA-Z]*\n([\s\S]*?)(?:```|$)/u.exec(text)?.[1] ?? /^\s*`([^`]+)`\s*$/u.exec(text)?.[1]
   return (fenced ?? text)
@@ -100,11 +103,11 @@ type Kind = z.infer<typeof shape.kinds>[number]
 
 interface Template {
   kind: Kind
-  /** Words for the constants k (a number) and w (a letter). */
+  /** The task in words, for the constants k (a number) and w (a letter). */
   says: string
   /** A short solution, with the constants written as {k} and {w}. */
   code: string
-  /** What the solution computes, in our own words: tests do not come out of the sandbox. */
+  /** The reference solution as a function of our own, because tests must not come out of the sandbox. */
   of: (input: never, k: number, w: string) => unknown
 }
 
@@ -158,7 +161,7 @@ const shot = (kind: Kind, says: string, code: string): Message[] => [
   { role: 'assistant', content: code },
 ]
 
-/** A task of each kind that no template makes, with its solution. */
+/** For each kind, a worked example that no template makes. */
 const solution: Record<Kind, Message[]> = {
   number: shot('number', 'half of x', 'x=>x/2'),
   text: shot('text', 's in capital letters', 's=>s.toUpperCase()'),
@@ -166,7 +169,7 @@ const solution: Record<Kind, Message[]> = {
 }
 const letters = 'abcdefgh'
 
-/** Different tasks in an order that the seed decides. Throws UserError where there are not as many. */
+/** Makes distinct tasks, in an order that depends on the seed. Throws UserError if there are not that many. */
 function makeTasks(options: z.infer<z.ZodObject<typeof shape>>) {
   const { kinds, max, train_size, eval_size, seed } = options
   const random = new Random(seed)
@@ -197,7 +200,7 @@ function toRow(
   { tests, shown, solved, kinds }: Pick<z.infer<z.ZodObject<typeof shape>>, 'tests' | 'shown' | 'solved' | 'kinds'>,
 ) {
   const fill = (words: string) => words.replaceAll('{k}', String(k)).replaceAll('{w}', w)
-  // The shortest tests first: they are shown, where they are short.
+  // The shortest tests come first: they are shown in the prompt if they are short enough.
   const inputs = Array.from({ length: tests }, () => makeInput(template.kind, k, w, random)).toSorted(
     (x, y) => JSON.stringify(x).length - JSON.stringify(y).length,
   )
@@ -217,7 +220,7 @@ function toRow(
   }
 }
 
-/** Inputs on both sides of what a task tells apart: numbers around k, texts with the letter and without. */
+/** Makes inputs on both sides of the distinction that a task makes: numbers around k, texts with and without the letter. */
 function makeInput(kind: Kind, k: number, w: string, random: Random): unknown {
   const near = () => (random.int(2) ? random.int(3) * k + random.int(2) : random.int(3 * k + 5))
   if (kind === 'number') return near()

@@ -1,15 +1,15 @@
 /**
- * Word problems of one to three steps, made from a seed: shopping, travelling, sharing, saving and the like. The last number of the
- * completion is taken as its answer.
- * Reward: 0.9 for the right number + 0.1 for form (the completion ended by itself, with a number in it).
+ * Word problems with one to three steps, generated from a seed: shopping, travelling, sharing, saving and so on. The last number in the completion is
+ * taken as the answer.
+ * Reward: 0.9 for the correct number + 0.1 for the form (the completion ended by itself, with a number in it).
  *
- * To start from a copy elsewhere, write 'dawn-rl/environments' for the path in the import.
+ * To start from a copy in another folder, replace the path in the import by 'dawn-rl/environments'.
  */
 import { lastNumber, parseArgs, Random, type RowInput, Rubric, SingleTurnEnv, UserError, z } from '../src/environments/index.ts'
 
-/** Draws a whole number of a range. */
+/** Draws a whole number from a range. */
 type Draw = (min: number, max: number) => number
-/** A problem of one kind; sizes grow with `scale`. */
+/** Makes a problem of one kind. Its numbers grow with `scale`. */
 type Kind = (draw: Draw, name: string, scale: number) => { text: string; result: number }
 
 const kinds: Record<string, Kind> = {

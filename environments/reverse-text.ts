@@ -1,8 +1,9 @@
 /**
- * Reverse a short text. The words are made from a seed, so nothing is downloaded, and no held-out word is ever trained on.
- * Reward: 2 LCS / (length of the answer + length of the right one), LCS being the longest common subsequence: partly right counts partly.
+ * Reversing a short text. The words are generated from a seed, so nothing is downloaded, and held-out words are never trained on.
+ * Reward: 2 LCS / (length of the answer + length of the correct answer), where LCS is the length of the longest common subsequence. It gives partial
+ * credit.
  *
- * To start from a copy elsewhere, write 'dawn-rl/environments' for the path in the import.
+ * To start from a copy in another folder, replace the path in the import by 'dawn-rl/environments'.
  */
 import { lcsRatio, parseArgs, Random, Rubric, SingleTurnEnv, UserError, z } from '../src/environments/index.ts'
 
@@ -39,7 +40,7 @@ export default async function loadEnvironment(args: Record<string, unknown>): Pr
   })
 }
 
-/** Different texts, `eval_size` held-out ones first. */
+/** Makes distinct texts, with `eval_size` held-out ones first. */
 function makeTexts(options: z.infer<z.ZodObject<typeof shape>>): string[] {
   const { min_length, max_length, words, train_size, eval_size } = options
   if (min_length > max_length)
@@ -49,7 +50,7 @@ function makeTexts(options: z.infer<z.ZodObject<typeof shape>>): string[] {
   for (let length = min_length; length <= max_length; length++) possible += letters.length ** length
   possible **= words
   const wanted = train_size + eval_size
-  // Drawing from less than twice as many would go on for long at the end.
+  // If there were fewer than twice as many, the last draws would take many tries.
   if (possible < 2 * wanted) {
     throw new UserError(
       `environment reverse-text: ${letters.length} letters at length ${min_length} to ${max_length} make only ${possible} texts, too few for train_size + eval_size = ${wanted} different ones. Raise max_length or lower the sizes.`,
@@ -59,7 +60,7 @@ function makeTexts(options: z.infer<z.ZodObject<typeof shape>>): string[] {
   const word = () =>
     Array.from({ length: min_length + random.int(max_length - min_length + 1) }, () => random.pick(letters)).join('')
   const texts = new Set<string>()
-  // Lengths are drawn evenly, so the few shortest texts run out while most of the longest are still unused: drawing goes on.
+  // Lengths are drawn uniformly, so the few shortest texts are used up long before the longest ones. Repeated texts are simply drawn again.
   for (let tries = 0; texts.size < wanted; tries++) {
     if (tries > 200 * wanted)
       throw new UserError('environment reverse-text: too few different texts to draw. Raise min_length or lower the sizes.')

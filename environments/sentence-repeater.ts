@@ -1,9 +1,9 @@
 /**
- * Say a sentence again: a text of a few sentences, and turn after turn the question for one of them. The text is made from a seed.
- * Reward: the mean over the questions of 2 LCS / (length of the answer + length of the sentence), LCS being the longest common
- * subsequence of characters, over an answer of at most twice the sentence's length. Questions that were not reached count as 0.
+ * Repeating sentences: the model gets a text of a few sentences, and is asked for one of them in each turn. The text is generated from a seed.
+ * Reward: the mean over the questions of 2 LCS / (length of the answer + length of the sentence), where LCS is the length of the longest common
+ * subsequence of characters, and the answer counts up to twice the sentence's length. Questions that were not reached count as 0.
  *
- * To start from a copy elsewhere, write 'dawn-rl/environments' for the path in the import.
+ * To start from a copy in another folder, replace the path in the import by 'dawn-rl/environments'.
  */
 import { lcsRatio, type Message, MultiTurnEnv, parseArgs, Random, Rubric, UserError, z } from '../src/environments/index.ts'
 

@@ -1,19 +1,19 @@
 /**
- * Short questions with short answers: capitals, opposites, plurals and the like. A small chat model knows most of them and rambles;
- * it learns to say the answer and stop.
- * Reward: 0.2 for ending by itself + 0.8 x (the answer is in it, as words) x clamp((18 - words) / 12, 0, 1). Six words ("The capital
- * of France is Paris.") earn it all; the slope above is gentle, so that the rollouts of a group go on differing while they shorten.
+ * Short questions with short answers: capitals, opposites, plurals and so on. A small chat model knows most of them but rambles. It learns to give
+ * the answer and stop.
+ * Reward: 0.2 for ending by itself + 0.8 x (the answer's words are in the text) x clamp((18 - words) / 12, 0, 1). Up to six words ("The capital of
+ * France is Paris.") get the full reward. The gentle slope above six keeps the rewards within a group different while the answers get shorter.
  *
- * The tables hold what SmolLM2-135M-Instruct is likely to know: given the opening of the sentence ("The capital of Norway is"), the
- * right answer follows with probability 0.6 or more at temperature 0.8 (languages and a few others less). A question whose answer the
- * model cannot find teaches nothing. Before training, at that temperature and 24 tokens, it has the answer in 0.7 (train) and 0.8
- * (held-out) of its completions and earns 0.3. Of a pair of opposites both directions are on one side of the split.
+ * The tables contain what SmolLM2-135M-Instruct is likely to know, as a question whose answer the model cannot find teaches nothing: given the start
+ * of the sentence ("The capital of Norway is"), it continues with the correct answer with probability 0.6 or more at temperature 0.8 (less for
+ * languages and a few others). Before training, at that temperature and with 24 tokens, the answer is in 0.7 (train) and 0.8 (held-out) of its
+ * completions, and the mean reward is 0.3. Both directions of a pair of opposites are on the same side of the split.
  *
- * To start from a copy elsewhere, write 'dawn-rl/environments' for the path in the import.
+ * To start from a copy in another folder, replace the path in the import by 'dawn-rl/environments'.
  */
 import { containsWords, parseArgs, Random, type RewardArgs, Rubric, SingleTurnEnv, words, z } from '../src/environments/index.ts'
 
-/** A thing to ask for, and its answer: all that are accepted, the best one first. */
+/** Things to ask about with their answers: all that are accepted, the best one first. */
 type Table = Record<string, string | string[]>
 
 // prettier-ignore

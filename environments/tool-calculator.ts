@@ -1,9 +1,9 @@
 /**
- * Sums that are too long for the head, with a calculator as a tool: "How much is 4821 * 37 - 915?". The model calls `calculate` with an
- * expression, reads the result, and answers.
- * Reward: 0.8 for the right number (the last one of the last answer) + 0.2 for having called the tool without an error.
+ * Arithmetic that is too long for mental calculation, with a calculator as a tool: "How much is 4821 * 37 - 915?". The model calls `calculate` with
+ * an expression, reads the result, and answers.
+ * Reward: 0.8 for the correct number (the last number of the last answer) + 0.2 for calling the tool without an error.
  *
- * To start from a copy elsewhere, write 'dawn-rl/environments' for the path in the import.
+ * To start from a copy in another folder, replace the path in the import by 'dawn-rl/environments'.
  */
 import { lastNumber, type Message, parseArgs, Random, Rubric, tool, ToolEnv, UserError, z } from '../src/environments/index.ts'
 
@@ -71,7 +71,7 @@ export default async function loadEnvironment(args: Record<string, unknown>): Pr
   })
 }
 
-/** A sum worked out with the tool, as messages. */
+/** A problem solved with the tool, as messages. */
 function exampleOf(expression: string, id: string): Message[] {
   const call = { id, type: 'function' as const, function: { name: 'calculate', arguments: JSON.stringify({ expression }) } }
   return [
@@ -82,7 +82,7 @@ function exampleOf(expression: string, id: string): Message[] {
   ]
 }
 
-/** Works out an expression: sums of products of numbers and brackets. Throws a sentence for anything else. */
+/** Evaluates an expression: sums of products of numbers and brackets. Throws an error with a sentence for anything else. */
 function valueOf(expression: string): number {
   const tokens = expression.match(/\d+(?:\.\d+)?|[-+*/()]|\S/gu) ?? []
   let [at, depth] = [0, 0]

@@ -1,10 +1,10 @@
 /**
- * Guess a word of five letters in six turns. Each guess stands between <guess> and </guess> and is answered letter by letter: G for the
- * right letter in its place, Y for a letter of the word in another place, X for a letter that it lacks.
- * Reward: 1 for the word + 0.2 x (turns left / turns) where it was found + 0.4 x the best guess's share of letters (G 1, Y 1/2) + 0.2 x
- * the share of turns with a guess of five letters.
+ * Wordle: guess a word of five letters in six turns. Each guess is between <guess> and </guess>, and the reply has a mark for each letter: G for the
+ * right letter in the right place, Y for a letter that the word has in another place, X for a letter that it does not have.
+ * Reward: 1 for the word + 0.2 x (turns left / turns) if it was found + 0.4 x the best guess's fraction of correct letters (G 1, Y 1/2) + 0.2 x the
+ * fraction of turns with a guess of five letters.
  *
- * To start from a copy elsewhere, write 'dawn-rl/environments' for the path in the import.
+ * To start from a copy in another folder, replace the path in the import by 'dawn-rl/environments'.
  */
 import { MultiTurnEnv, parseArgs, Random, Rubric, z } from '../src/environments/index.ts'
 
@@ -40,7 +40,7 @@ const words = (
 
 interface Game {
   secret: string
-  /** Guesses of five letters, with their answers. */
+  /** The guesses of five letters, with their marks. */
   guesses: { word: string; marks: string }[]
 }
 
@@ -69,7 +69,7 @@ export default async function loadEnvironment(args: Record<string, unknown>): Pr
     }),
     setupState: ({ info }) => ({ secret: String(info.secret), guesses: [] }),
     stop: {
-      // Asked after each answer, the last one too: here the guess is read.
+      // This runs after each answer, including the last one, so the guess is read here.
       solved: (state) => {
         const word = guessOf(state.lastText)
         if (word) state.guesses.push({ word, marks: marksOf(word, state.secret) })
@@ -89,12 +89,12 @@ export default async function loadEnvironment(args: Record<string, unknown>): Pr
   })
 }
 
-/** The last guess of an answer, in small letters; undefined where there is none of five letters. */
+/** The last guess of an answer in lower case. Undefined if there is none of five letters. */
 function guessOf(text: string): string | undefined {
   return [...text.matchAll(/<guess>\s*([a-z]{5})\s*<\/guess>/giu)].at(-1)?.[1].toLowerCase()
 }
 
-/** G, Y or X for each letter; a letter is Y only as often as the word has it beside those that are G. */
+/** The marks of a guess: G, Y or X for each letter. A letter gets Y only as often as the word has it besides the Gs. */
 function marksOf(guess: string, secret: string): string {
   const marks = Array.from(guess, (letter, i): string => (letter === secret[i] ? 'G' : 'X'))
   const rest = Array.from(secret).filter((_, i) => marks[i] !== 'G')

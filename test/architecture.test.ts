@@ -1,4 +1,4 @@
-/** The rules of the house that no compiler holds: who may import whom, how long a file may get, what the runtime cannot strip. */
+/** Rules of the architecture that no compiler checks: which room may import which, how long a file may be, and syntax that the runtime cannot strip. */
 import { globSync, readFileSync } from 'node:fs'
 import { dirname, join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -26,7 +26,7 @@ const rooms = [
   'common',
 ]
 
-/** Rooms below one that it still knows nothing of. */
+/** For each room, rooms further down the list that it must not import either. */
 const strangers: Record<string, string[]> = {
   cli: ['kernels'],
   bench: ['config', 'orchestrator', 'environments', 'monitor'],
@@ -37,15 +37,15 @@ const strangers: Record<string, string[]> = {
   monitor: ['model', 'autograd', 'kernels', 'gpu'],
 }
 
-/** Libraries behind one file each, so that they can be replaced there. */
+/** Libraries that only the named files may import, so that they can be replaced there. */
 const doors: Record<string, string | string[]> = {
   '@huggingface/tokenizers': 'src/model/tokenizer.ts',
   '@huggingface/jinja': 'src/model/jinja.ts',
-  '@huggingface/hub': ['src/environments/datasets-hub.ts', 'src/model/hub.ts'], // data sets, models: neither room knows the other
+  '@huggingface/hub': ['src/environments/datasets-hub.ts', 'src/model/hub.ts'], // datasets, models: the two rooms do not import each other
   pino: 'src/monitor/logger.ts',
 }
 
-/** What a module imports: as types too, and when it runs (`import()`). */
+/** The modules that a source file imports, including type imports and dynamic imports (`import()`). */
 function importsOf(source: string): string[] {
   const pattern =
     /(?:^|\n)\s*(?:import|export)\b[^'"`;()]*?\bfrom\s*'([^']+)'|\bimport\s*\(\s*'([^']+)'\s*\)|(?:^|\n)import\s+'([^']+)'/g
@@ -127,7 +127,7 @@ describe('imports', () => {
   })
 })
 
-/** Static imports of values: the ones that must not run in a circle. */
+/** Static imports of values. These must not form a cycle. */
 function importedValues(source: string): string[] {
   const pattern = /(?:^|\n)(?:import|export)\s+(?!type\b)[^'"`;()]*?\bfrom\s*'(\.[^']+)'/g
   return [...source.matchAll(pattern)].map(([, name]) => name)

@@ -1,4 +1,4 @@
-/** README and docs/ against the code: links, paths, keys, options, names, sizes, and the examples, which are run. */
+/** Checks README.md and docs/ against the code: links, paths, keys, options, names, sizes, and the examples, which are run. */
 import { execFileSync } from 'node:child_process'
 import { existsSync, globSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -21,13 +21,13 @@ import { seed, seedWords } from './seed.ts'
 
 const root = join(import.meta.dirname, '..')
 const pages = ['README.md', ...globSync('docs/*.md', { cwd: root }).toSorted()]
-/** Those that are written by hand. */
+/** The pages that are written by hand. */
 const written = pages.filter((page) => !['docs/config.md', 'docs/metrics.md'].includes(page))
 const text = (page: string) => readFileSync(join(root, page), 'utf8')
 const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-docs-'))
 afterAll(() => rmSync(folder, { recursive: true }))
 
-/** Fenced code blocks by the words behind the fence. */
+/** The fenced code blocks of a page whose opening fence has this info string. */
 function blocks(page: string, kind: string): string[] {
   return [...text(page).matchAll(/^```([^\n]*)\n([\s\S]*?)^```$/gm)].flatMap(([, info, body]) => (info === kind ? [body] : []))
 }
@@ -46,7 +46,7 @@ describe('links', () => {
   })
 })
 
-/** The anchors that GitHub gives to headings. */
+/** The anchors that GitHub generates for headings. */
 function anchors(page: string): string[] {
   const headings = [...outsideFences(page).matchAll(/^#+ (.+)$/gm)].map(([, heading]) => heading)
   return headings.map((h) =>
@@ -62,7 +62,7 @@ describe('paths', () => {
   test.each(written)('%s', (page) => {
     for (const [path] of text(page).matchAll(new RegExp(`(?<![\\w./-])(?:${places})/[\\w./-]+`, 'g'))) {
       const clean = path.replace(/[./]+$/, '')
-      // An import of the package's name, not a path.
+      // An import from the package, not a path.
       if (text(page).includes(`'dawn-rl/${clean}`)) continue
       expect(existsSync(join(root, clean)), `${page} mentions ${clean}`).toBe(true)
     }
@@ -73,7 +73,7 @@ const trees = [schemaTree(rlSchema), schemaTree(sftSchema)]
 const isKey = (path: string[]) => trees.some((tree) => nodeAt(tree, path) ?? nodeAt(tree, [path[0], '0', ...path.slice(1)]))
 
 describe('keys and options', () => {
-  /** Last parts that stand alone on the command line. */
+  /** Last parts of keys that may stand alone on the command line. */
   const short = new Set(trees.flatMap((tree) => leafPaths(tree).map(({ path }) => path.at(-1)!)))
 
   test.each(written)('%s: dotted keys', (page) => {
@@ -102,7 +102,7 @@ describe('keys and options', () => {
       for (const [, verb] of line.matchAll(/(?:node cli\.js|dawn-rl) ([a-z]+)(?=[\s`]|$)/g)) {
         expect(existsSync(join(root, `src/cli/${verb}.ts`)), `${page}: the verb ${verb}`).toBe(true)
       }
-      // Commands of others have options of others.
+      // Commands of other programs have their own options.
       if (/^(?:npm|bash|sudo) |\bvllm serve /.test(line)) continue
       for (const [, name] of line.matchAll(/(?<!\S)--([a-z][\w.-]*)/g)) {
         const known = options.has(`--${name}`) || short.has(name.replaceAll('-', '_')) || isKey(name.split('.'))
@@ -112,7 +112,7 @@ describe('keys and options', () => {
   })
 })
 
-/** Lines of indented code, which are commands and output. */
+/** The lines of indented code: commands and output. */
 function commandLines(page: string): string[] {
   return [...outsideFences(page).matchAll(/^ {4}(\S.*)$/gm)].map(([, line]) => line)
 }
@@ -134,7 +134,7 @@ const sources = globSync('{src,scripts,bench,test}/**/*.{ts,wgsl,sh}', { cwd: ro
 describe('names of the code', () => {
   test.each(written)('%s', (page) => {
     for (const code of inBackticks(page)) {
-      // `name`, `Class.method`, `name(arguments)`: camelCase or with a capital inside, so a name and no word.
+      // `name`, `Class.method`, `name(arguments)`: with a capital letter inside, which distinguishes names from words.
       const name = /^((?:[A-Za-z]\w*\.)?[A-Za-z]\w*)(?:\(.*\))?$/.exec(code)?.[1]
       if (!name || !/[a-z][A-Z]|^[A-Z][a-z]+\.|\(/.test(code)) continue
       for (const part of name.split('.')) expect(sources, `${page} mentions ${code}`).toMatch(new RegExp(`\\b${part}\\b`))
@@ -184,7 +184,7 @@ describe('examples', () => {
     writeFileSync(path, body.replaceAll("'./configs/", `'${root}/configs/`))
     return path
   }
-  /** A type that an example imports must be there, although Node only erases it. */
+  /** Checks that the types an example imports exist, as Node only strips such imports. */
   const expectImports = (body: string) => {
     for (const [, names, path] of body.matchAll(/import (?:type )?\{ ([^}]+) \} from '\.\/([^']+)'/g)) {
       for (const name of names.split(', '))
@@ -203,13 +203,13 @@ describe('examples', () => {
     checkLossShape(loss, true)
     const random = new Random(seed)
     const sequences = Array.from({ length: 6 }, () => randomSequence(random, 30))
-    // The last one as it was sampled: a loss that clips all the others, as GSPO's narrow bounds may, has a gradient there.
+    // The last sequence has ratio 1, so that the loss has a gradient there even if it clips all the others, as the narrow bounds of GSPO may.
     const last = sequences.at(-1)!
     sequences.push({ ...last, inferenceLogprobs: last.logprobs.slice() })
     expect(checkLossGradient(loss, sequences), seedWords).toBe(true)
   })
 
-  /** The built-ins, and one of them from a file. */
+  /** The algorithm with built-in functions, and one of them from a file. */
   const algorithm = (given: { advantage?: string; filters?: string[] }) =>
     loadAlgorithm({ advantage: 'group_mean', advantage_args: {}, filters: [], filter_args: {}, ...given })
 
@@ -226,14 +226,14 @@ describe('examples', () => {
     expectImports(body)
     const loaded = await algorithm({ filters: [file(`filter-${basename(page)}-${i}.ts`, body)] })
     const isTrained = (group: Rollout[]) => assignAdvantages(group, loaded).every(({ advantage }) => advantage !== null)
-    // Middling answers of which none was cut off; perfect ones that all were.
+    // The first group has mediocre answers, none of them cut off. The second has perfect answers that were all cut off.
     expect([isTrained(groupOf([0, 0.5])), isTrained(groupOf([1, 1], true))]).toEqual([true, false])
   })
 
   test.each(examples('environment'))('environment of %s (%i)', (page, i, body) => {
     const path = file(`environment-${basename(page)}-${i}.ts`, body)
     const index = new URL('../src/environments/index.ts', import.meta.url).href
-    // In a Node of its own, as a run loads it: under vitest our resolve hook is not asked.
+    // In a Node process of its own, as in a run: under vitest our resolve hook is not used.
     const script = `import { loadEnvironment } from ${JSON.stringify(index)}
       const env = await loadEnvironment(${JSON.stringify(path)})
       const { prompt, answer, info } = env.dataset[0]
@@ -246,7 +246,7 @@ describe('examples', () => {
     expect(scores).toMatchObject([{ reward: 1 }, { reward: 0 }])
     expect(train).toBeGreaterThan(100)
     expect(held).toBeGreaterThan(0)
-    // It is played too: a problem is exit code 2, so this throws.
+    // It is played as well. A problem gives exit code 2, which makes this throw.
     execFileSync(process.execPath, [join(root, 'cli.js'), 'env', 'check', path], { encoding: 'utf8', cwd: root })
   })
 
@@ -265,7 +265,7 @@ describe('examples', () => {
   })
 })
 
-/** Ratios near 1 and far from it, advantages of one sign a sequence, as a group mean gives them. */
+/** A sequence with ratios near 1 and far from it, and advantages of a single sign, as a group mean gives them. */
 function randomSequence(random: Random, length: number): LossInputs {
   const logprobs = Float32Array.from({ length }, () => -3 * random.next())
   const advantage = random.normal()

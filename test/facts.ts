@@ -1,8 +1,8 @@
-/** Other kinds of adapters, played by this one. */
+/** Simulates other kinds of adapters on this one. */
 import type { GpuFacts } from '../src/gpu/adapter.ts'
 import type { Gpu } from '../src/gpu/gpu.ts'
 
-/** Runs `fn` with the facts of another adapter, whose kernels are taken then. */
+/** Runs `fn` with the facts of another adapter, so that its kernels are chosen. */
 export async function withFacts(gpu: Gpu, facts: Partial<GpuFacts>, fn: () => Promise<void>): Promise<void> {
   const own = gpu.facts
   Object.assign(gpu, { facts: { ...own, ...facts } })

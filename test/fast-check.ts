@@ -1,4 +1,4 @@
-/** fast-check, with the tests' own seed (seed.ts): the same inputs in CI, fresh ones elsewhere. */
+/** fast-check with the seed of the tests (seed.ts): the same inputs in CI, new ones elsewhere. */
 import fc from 'fast-check'
 import { seed } from './seed.ts'
 

@@ -1,23 +1,23 @@
-/** A Hugging Face hub on loopback that answers as the real one does, with one repository: owner/tiny. */
+/** A local server that answers as the Hugging Face hub does, with a single repository: owner/tiny. */
 import { createHash } from 'node:crypto'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { afterAll, afterEach, beforeAll } from 'vitest'
 
 export interface TinyHub {
-  /** What was asked for since the test began. */
+  /** The requests since the test began. */
   asked: { path: string; token: string | undefined }[]
-  /** Connections break after so many requests of a test. */
+  /** After this many requests of a test, connections break. */
   failAfter: number
-  /** What is sent for a file, its own bytes unless a test says otherwise. */
+  /** What is sent for a file: its own bytes, unless a test says otherwise. */
   send: (path: string, data: Buffer) => Buffer
-  /** What the second half of a large file waits for. */
+  /** The second half of a large file is sent when this resolves. */
   rest: Promise<void>
-  /** Makes the hub, and this cache, those of the process until the test is over. */
+  /** Makes this process use the hub and the given cache until the test is over. */
   use(cache: string): void
 }
 
-/** Open while the tests of the file or `describe` that calls this run. */
+/** Opens a hub that runs during the tests of the file or `describe` that calls this. */
 export function openHub(kind: 'models' | 'datasets', sha: string, files: ReadonlyMap<string, Buffer>): TinyHub {
   const oid = (path: string) => createHash('sha1').update(path).digest('hex')
   const isLarge = (path: string) => /\.(?:safetensors|parquet)$/.test(path)
@@ -32,7 +32,7 @@ export function openHub(kind: 'models' | 'datasets', sha: string, files: Readonl
     lastCommit: { id: sha, title: '', date: '' },
   })
   const api = `/api/${kind}/owner/tiny`
-  /** What lies in a folder: files, and its folders. */
+  /** The entries of a folder: files and folders. */
   const listed = (folder: string) => {
     const inside = [...files.keys()].filter((path) => path.startsWith(folder)).map((path) => path.slice(folder.length))
     const folders = new Set(inside.filter((path) => path.includes('/')).map((path) => folder + path.split('/')[0]))

@@ -1,4 +1,4 @@
-/** Renames of a command that a test starts, as Windows makes them: none of a folder in which a file is open. */
+/** Makes the renames of a command that a test starts behave as on Windows: a folder cannot be renamed while a file in it is open. */
 import { existsSync } from 'node:fs'
 
 const renames = `
@@ -14,7 +14,7 @@ const renames = `
   }
   syncBuiltinESMExports()`
 
-/** Environment variables for the command; none on systems that do not show a process its open files. */
+/** Environment variables for the command. Empty on systems on which a process cannot list its open files. */
 export const renamesAsWindows: NodeJS.ProcessEnv = existsSync('/proc/self/fd')
   ? { NODE_OPTIONS: `--import=data:text/javascript,${encodeURIComponent(renames)}` }
   : {}

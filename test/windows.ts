@@ -1,4 +1,4 @@
-/** What tests need to hold on Windows, too. On other systems nothing here changes anything. */
+/** What tests need so that they hold on Windows too. On other systems it changes nothing. */
 import { lstatSync, mkdtempSync, readFileSync, readlinkSync, rmSync, symlinkSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
@@ -6,7 +6,7 @@ import { test } from 'vitest'
 
 export const isWindows = process.platform === 'win32'
 
-/** Whether this user may make links: on Windows as an administrator, or in developer mode. */
+/** Whether this user may create symbolic links. On Windows this takes an administrator or developer mode. */
 export const canLink = !isWindows || mayLink()
 
 function mayLink(): boolean {
@@ -21,16 +21,16 @@ function mayLink(): boolean {
   }
 }
 
-/** What `pointAt` has pointed at: the link's target or, without links, what the text file says. */
+/** What `pointAt` has pointed at: the link's target or, without links, the content of the text file. */
 export const pointed = (link: string): string =>
   lstatSync(link).isSymbolicLink() ? readlinkSync(link) : readFileSync(link, 'utf8').trimEnd()
 
-/** The file or folder behind it. */
+/** The path of the file or folder that `link` points at. */
 export const behind = (link: string): string => join(dirname(link), pointed(link))
 
 /**
- * A text of ours as another system would have it: slashes in paths, the @ of a command and words with nothing but a path as they are. Not for texts with
- * backslashes of their own.
+ * A text of ours as other systems would have it: with slashes in paths, and without quotes around a command's @ and around words that consist of a
+ * path. Not for texts with other backslashes.
  */
 export function asPosix(text: string): string {
   if (!isWindows) return text
@@ -42,6 +42,6 @@ export function asPosix(text: string): string {
 
 type Body = () => void | Promise<void>
 
-/** A test of what Windows has not, which its title then says: `posixOnly('signals')('ends on SIGTERM', ...)`. */
+/** A test of something that Windows does not have, which its title then says: `posixOnly('signals')('ends on SIGTERM', ...)`. */
 export const posixOnly = (what: string) => (title: string, body: Body) =>
   isWindows ? test.skip(`${title} (Windows has no ${what})`, body) : test(title, body)

@@ -1,8 +1,8 @@
 /**
- * Which side of a coin is up, which only a tool tells: configs/tiny-tools.toml. The model calls `look`, reads `heads` or `tails`, and
- * answers with it.
- * Reward: 2 LCS / (length of the answer + length of the side that is up), LCS being the longest common subsequence; 0 without a call
- * that came back. Metrics: `right`, whether it is that side exactly; `called`, whether a call came back.
+ * Which side of a coin is up: only a tool can tell (configs/tiny-tools.toml). The model calls `look`, reads `heads` or `tails`, and answers with it.
+ * Reward: 2 LCS / (length of the answer + length of the side that is up), where LCS is the length of the longest common subsequence; 0 without a
+ * successful call.
+ * Metrics: `right`, whether the answer is exactly that side; `called`, whether a call succeeded.
  */
 import { hashSeed, lcsRatio, type Message, parseArgs, Random, Rubric, tool, ToolEnv, z } from 'dawn-rl/environments'
 
@@ -38,7 +38,7 @@ export default async function loadEnvironment(args: Record<string, unknown>): Pr
       right: { reward: ({ text, answer, completion }) => Number(came(completion) && text === answer), weight: 0 },
       called: { reward: ({ completion }) => Number(came(completion)), weight: 0 },
     }),
-    // What sft teaches: to look and to answer, as whole conversations; and, in a share of the rows, to guess.
+    // What sft teaches: to look and then answer, as whole conversations, and in a fraction of the rows to guess.
     sftCompletion: ({ answer, exampleId }) => {
       const chance = new Random(hashSeed(seed, 'sft', exampleId))
       if (chance.next() < guesses) return chance.pick(sides)

@@ -1,7 +1,7 @@
 /**
- * Reverse one word after another, in one conversation: configs/tiny-turns.toml. Each turn asks for another word.
- * Reward: the mean over the turns of 2 LCS / (length of the answer + length of the right one), LCS being the longest common
- * subsequence; a turn that was not reached counts as 0. Metrics: the same of each turn.
+ * Reversing one word after another, in one conversation (configs/tiny-turns.toml). Each turn asks for another word.
+ * Reward: the mean over the turns of 2 LCS / (length of the answer + length of the correct answer), where LCS is the length of the longest common
+ * subsequence. A turn that was not reached counts as 0. Metrics: the same for each turn.
  */
 import { lcsRatio, MultiTurnEnv, parseArgs, Random, type RewardArgs, Rubric, z } from 'dawn-rl/environments'
 
@@ -41,7 +41,7 @@ export default async function loadEnvironment(args: Record<string, unknown>): Pr
       ...Object.fromEntries(metrics),
     }),
     envResponse: (_, { info, turn }) => ask((info.texts as string[])[turn]),
-    // The whole conversation: `sft` learns each of its answers.
+    // The whole conversation: `sft` trains on all answers.
     sftCompletion: ({ info }) =>
       (info.texts as string[]).flatMap((text, turn) => [
         ...(turn > 0 ? [{ role: 'user' as const, content: ask(text) }] : []),

@@ -1,35 +1,35 @@
 /**
- * On-policy distillation: the policy writes, and a teacher (trainer.args.ref_model) says of every token how likely it would have been.
- * Each token's advantage is what the teacher's log-probability is above the policy's, so that the step goes down the gradient of
- * KL(policy || teacher) on what the policy itself writes (MiniLLM, arXiv 2306.08543; GKD, arXiv 2306.13649 with lambda = 1 and the
- * reverse KL, of which a sampled token gives an estimate):
+ * On-policy distillation: the policy samples, and a teacher (trainer.args.ref_model) gives the log-probability it would have assigned to each token.
+ * The advantage of a token is the teacher's log-probability minus the policy's, so that a step follows the gradient of KL(policy || teacher) on the
+ * policy's own samples (MiniLLM, arXiv 2306.08543; GKD, arXiv 2306.13649 with lambda = 1 and the reverse KL, of which a sampled token gives an
+ * estimate):
  *
  *     A = distill x clamp(logprob of the teacher - logprob, -most, most) + reward x advantage
  *     loss = -clamp(ratio, low, high) x A x logprob / N,  ratio and A as constants
  *     d loss / d logprob = -clamp(ratio, low, high) x A / N
  *
- * Used by configs/distill.toml. `reward` above 0 adds the advantage of the task's own reward. `most` bounds what a single token
- * that the teacher finds absurd can do.
+ * Used by configs/distill.toml. `reward` above 0 adds the advantage from the task's own reward. `most` limits the effect of a single token that the
+ * teacher finds very unlikely.
  */
 
-/** One sequence; arrays have an entry a token. */
+/** One sequence. Arrays have one entry per token. */
 interface Sequence {
-  /** Under the weights that are being trained, at the sampling temperature. */
+  /** Under the weights being trained, at the sampling temperature. */
   logprobs: Float32Array
-  /** The same, as constants: for stop-gradients. */
+  /** The same values, as constants for stop-gradients. */
   frozenLogprobs: Float32Array
-  /** As they were when the token was sampled. */
+  /** As of the time when the token was sampled. */
   inferenceLogprobs: Float32Array
-  /** Of the reference model, which is the teacher. */
+  /** Under the reference model, which is the teacher. */
   refLogprobs?: Float32Array
   advantages: Float32Array
-  /** 1 where the token counts. */
+  /** 1 for tokens that the loss counts. */
   lossMask: Uint8Array
-  /** N. */
+  /** N: the number of counted tokens in the whole batch. */
   lossTokenCount: number
 }
 
-/** [trainer.args] loss_args. */
+/** loss_args of [trainer.args]. */
 interface Args {
   distill?: number
   reward?: number

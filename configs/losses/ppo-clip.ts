@@ -1,40 +1,41 @@
 /**
- * PPO's clipped surrogate (arXiv 1707.06347), with a lower and an upper bound of their own (DAPO, arXiv 2503.14476), as an example of
- * a loss of one's own. With ratio = exp(logprob - inferenceLogprob), for each token that the loss counts:
+ * PPO's clipped surrogate objective (arXiv 1707.06347), with separate lower and upper bounds (DAPO, arXiv 2503.14476), as an example of a custom
+ * loss. With ratio = exp(logprob - inferenceLogprob), for each token that the loss counts:
  *
  *     loss = -min(ratio x A, clamp(ratio, 1 - clip_low, 1 + clip_high) x A) / N
  *     d loss / d logprob = -ratio x A / N, and 0 where the clamped side is the smaller one
  *
- * Below A = 0 nothing bounds a ratio that grows. `delta` does: the first ratio is at most that (INTELLECT-2, arXiv 2505.07291; dual-clip PPO).
+ * For A < 0 nothing bounds a growing ratio. `delta` does: it is the upper bound of the first ratio (INTELLECT-2, arXiv 2505.07291; dual-clip PPO).
  *
- * Used by configs/custom-loss.toml. A loss file exports one function: a sequence in, the gradient of each token's log-probability, the
- * sequence's part of the loss and metrics out. N is the number of counted tokens of the whole batch, so that parts just add up.
+ * Used by configs/custom-loss.toml. A loss file exports one function. It gets a sequence, and returns the gradient with respect to each token's
+ * log-probability, the sequence's part of the loss, and metrics. N is the number of counted tokens in the whole batch, so that parts are simply added
+ * up.
  *
- * On the first batch the gradient is compared with finite differences of the loss. What stands under a stop-gradient is computed from
- * x.frozenLogprobs (the same values, which the comparison does not move), as src/trainer/losses/cispo.ts does. A file whose gradient is on
- * purpose not that of its loss says `export const checkGradient = false`.
+ * On the first batch the gradient is compared with finite differences of the loss. Anything under a stop-gradient must be computed from
+ * x.frozenLogprobs (the same values, which the comparison does not change), as in src/trainer/losses/cispo.ts. A file whose gradient intentionally
+ * differs from that of its loss has `export const checkGradient = false`.
  */
 
-/** One sequence; arrays have an entry a token. */
+/** One sequence. Arrays have one entry per token. */
 interface Sequence {
-  /** Under the weights that are being trained, at the sampling temperature. */
+  /** Under the weights being trained, at the sampling temperature. */
   logprobs: Float32Array
-  /** The same, as constants: for stop-gradients. */
+  /** The same values, as constants for stop-gradients. */
   frozenLogprobs: Float32Array
-  /** As they were when the token was sampled. */
+  /** As of the time when the token was sampled. */
   inferenceLogprobs: Float32Array
   advantages: Float32Array
-  /** 1 where the token counts. */
+  /** 1 for tokens that the loss counts. */
   lossMask: Uint8Array
-  /** N. */
+  /** N: the number of counted tokens in the whole batch. */
   lossTokenCount: number
 }
 
-/** [trainer.args] loss_args. */
+/** loss_args of [trainer.args]. */
 interface Args {
   clip_low?: number
   clip_high?: number
-  /** Above 1 + clip_high. */
+  /** Must be above 1 + clip_high. */
   delta?: number
 }
 

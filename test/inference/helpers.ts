@@ -1,4 +1,4 @@
-/** Golden models on the device with an engine over them, and the trainer's scoring to compare with. */
+/** Golden models on the device with an engine, and the trainer's scoring to compare with. */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect } from 'vitest'
@@ -26,7 +26,7 @@ export async function goldenDecoder(gpu: Gpu, name: string, options: { adapter?:
   return decoder
 }
 
-/** Token sequences of a golden case. */
+/** The token sequences of a golden case. */
 export function goldenSequences(name: string): number[][] {
   const batch = JSON.parse(readFileSync(golden(join(name, 'batch.json')), 'utf8')) as { input_ids: number[] }[]
   return batch.map((sequence) => sequence.input_ids)
@@ -41,7 +41,7 @@ export async function goldenTensor(name: string, tensor: string): Promise<number
   }
 }
 
-/** One letter a token, so that texts can be read back. */
+/** Maps each token to one letter, so that texts can be read back. */
 export const letters = (ids: readonly number[]): string => ids.map((id) => String.fromCodePoint(0x4e00 + id)).join('')
 
 export function engineOf(decoder: Decoder, options: Partial<EngineOptions> = {}): Engine {
@@ -52,7 +52,7 @@ export function sampling(changes: Partial<SamplingParams> = {}): SamplingParams 
   return { ...neutralSampling, temperature: 0.8, max_tokens: 12, seed: 1, ...changes }
 }
 
-/** What a request and its result are for the trainer. */
+/** Turns a request and its result into a sample for the trainer. */
 export function sampleOf(promptIds: number[], result: GenerationResult, promptKey?: string): TrainingSample {
   const ids = Int32Array.from([...promptIds, ...result.ids])
   return {
@@ -65,7 +65,7 @@ export function sampleOf(promptIds: number[], result: GenerationResult, promptKe
   }
 }
 
-/** The trainer's log-probabilities of tokens that follow a prompt. */
+/** The trainer's log-probabilities of the tokens after a prompt. */
 export async function scoreAfter(decoder: Decoder, promptIds: number[], ids: number[], temperature: number): Promise<number[]> {
   const nothing = { logprobs: ids.map(() => 0), versions: [], text: '', finishReason: 'stop', stopCondition: '' } as const
   const sample = sampleOf(promptIds, { ...nothing, ids, versions: [] })
@@ -73,7 +73,7 @@ export async function scoreAfter(decoder: Decoder, promptIds: number[], ids: num
   return [...logprobs.subarray(promptIds.length)]
 }
 
-/** Moves what is trained, of an adapter its B matrices, as a large optimizer step would: another direction for each step. */
+/** Moves the trained parameters (of an adapter, its B matrices) as a large optimizer step would, in a different direction for each step. */
 export async function moveAdapter(decoder: Decoder, step: number): Promise<void> {
   const { store } = decoder
   const random = new Random(hashSeed(step, 'move'))
@@ -86,7 +86,7 @@ export async function moveAdapter(decoder: Decoder, step: number): Promise<void>
   refreshWeights(decoder)
 }
 
-/** Expects that the trainer gives every sampled token the engine's log-probability, bit for bit. All results have one temperature. */
+/** Expects the trainer to compute the engine's log-probability of every sampled token, bit for bit. All results must have the same temperature. */
 export async function expectTrainersBits(
   decoder: Decoder,
   pairs: { request: GenerationRequest; result: GenerationResult }[],

@@ -1,6 +1,6 @@
 /**
- * What every kernel test needs: a device with checks on, random inputs from one printed seed, outputs poisoned with NaN and guarded,
- * and the comparison with a float64 reference.
+ * Common parts of all kernel tests: a device with checks on, random inputs from a seed that failures print, outputs filled with NaN and guarded, and
+ * the comparison with a float64 reference.
  */
 import { afterAll } from 'vitest'
 import { hashSeed, Random } from '../../src/common/random.ts'
@@ -13,28 +13,29 @@ import { withFacts } from '../facts.ts'
 import { seed, seedWords } from '../seed.ts'
 
 /**
- * Bounds on ||x - reference|| / ||reference||. float32 rounds to 6e-8; a chain of K fused multiply-adds of random signs drifts by about
- * sqrt(K) / 2 of that over its result, so 5e-7 at the K of these tests; a dropped, doubled or misplaced term of K gives 1/sqrt(K) > 1e-2.
+ * Bounds on ||x - reference|| / ||reference||. The rounding error of float32 is 6e-8. A chain of K fused multiply-adds of random signs accumulates
+ * about sqrt(K) / 2 of that relative to its result, which gives 5e-7 for the K in these tests. A dropped, doubled or misplaced term out of K gives
+ * 1/sqrt(K) > 1e-2.
  */
 export const bounds = {
-  /** Nothing is rounded: copies, widened bf16. */
+  /** Nothing is rounded: copies, bf16 widened to float32. */
   exact: 0,
-  /** A few operations a value. */
+  /** A few operations per value. */
   elementwise: 5e-7,
   /** Sums of products. */
   sum: 2e-6,
-  /** exp, log or a division by a sum on top: WGSL lets exp be 3 + 2|x| units in the last place off, and log 2^-21 absolute. */
+  /** exp, log or a division by a sum in addition. WGSL allows exp an error of 3 + 2|x| ULP, and log an absolute error of 2^-21. */
   softmax: 1e-5,
 }
 
-/** A NaN whose bits no kernel makes by itself. */
+/** The bits of a NaN that no kernel produces by itself. */
 export const poison = 0x7fc5a5a5
 
-/** How a test runs the kernels: as this adapter does, or as another kind of adapter would, and then in another order (src/gpu/shuffle.ts). */
+/** How a test runs the kernels: as on this adapter, or as on another kind of adapter, and then with workgroups in another order (src/gpu/shuffle.ts). */
 export interface Mode {
   name: string
   facts: Partial<GpuFacts>
-  /** Only where the adapter is of this kind. */
+  /** The mode needs an adapter of this kind. */
   needs?: 'cpu'
 }
 export const modes: Mode[] = [
@@ -44,13 +45,13 @@ export const modes: Mode[] = [
   { name: 'software without subgroups', facts: { software: true, subgroupSize: 0, shuffled: true } },
 ]
 /**
- * Whether this run has tests of such an adapter. With other vectors (vitest.config.ts) it has this one's alone: what others run does not depend on them, and
- * takes minutes to compile.
+ * Whether this run includes tests of such an adapter. Runs with another vector width (vitest.config.ts) include only this adapter's own mode: the
+ * other modes do not depend on the width, and take minutes to compile.
  */
 export const isRun = ({ facts }: Pick<Mode, 'facts'>): boolean =>
   process.env.DAWN_RL_TEST_MODES !== 'own' || facts.software === undefined
 
-/** The device of a test file, opened at once and closed after its tests, and helpers bound to it. */
+/** Opens the device of a test file, and returns helpers bound to it. It is closed after the file's tests. */
 export async function openBench(): Promise<Bench> {
   const gpu = await Gpu.open({ checks: true })
   afterAll(() => gpu.close())
@@ -65,14 +66,12 @@ export class Bench {
     this.gpu = gpu
   }
 
-  /** True where the kernels for CPU drivers run. */
+  /** Whether the kernels for CPU drivers are used. */
   get cpu(): boolean {
     return cpuLanes(this.gpu).LANES > 0
   }
 
-  /**
-   * Runs `fn` with the facts of a mode and releases what it made. Inputs come from the seed and `name`, so that each case can be run alone.
-   */
+  /** Runs `fn` with the facts of a mode, and releases what it created. Inputs depend on the seed and `name`, so that each case can be run alone. */
   async run(name: string, facts: Partial<GpuFacts>, fn: () => Promise<void>): Promise<void> {
     this.random = new Random(hashSeed(seed, name))
     try {
@@ -89,25 +88,25 @@ export class Bench {
     return Uint32Array.from({ length }, () => this.random.int(below))
   }
 
-  /** An input. What follows it in its buffer is poison too, so that a read past its end shows. */
+  /** Uploads an input. The rest of its buffer is poisoned, so that reads past its end are noticed. */
   up(data: Float32Array | Uint32Array): GpuBuffer {
     const buffer = this.out(data.length)
     this.gpu.write(buffer, data)
     return buffer
   }
-  /** Room for `length` values, all poisoned, and at least 16 words of guard behind them. */
+  /** An output of `length` values, all poisoned, followed by at least 16 guard words. */
   out(length: number): GpuBuffer {
     const buffer = this.gpu.pool.acquire((length + 16) * 4, 'test')
     this.gpu.write(buffer, new Uint32Array(buffer.bytes / 4).fill(poison))
     this.#held.push(buffer)
     return buffer
   }
-  /** An output that starts with values: gradients are added to them. */
+  /** An output with initial values, for gradients that are added to them. */
   upOut(data: Float32Array): GpuBuffer {
     return this.up(data)
   }
 
-  /** A random weight and its exact values; `scale` keeps products near 1. */
+  /** A random weight and its exact values. `scale` keeps products near 1. */
   weight(rows: number, columns: number, bf16: boolean, scale = 1): { weight: Weight; values: Float32Array } {
     const raw = this.normals(rows * columns, scale)
     const values = bf16 ? raw.map(toBf16) : raw
@@ -116,7 +115,7 @@ export class Bench {
     return { weight, values }
   }
 
-  /** Reads `length` values and checks that the guard behind them is whole. */
+  /** Reads `length` values and checks that the guard words after them are intact. */
   async down(buffer: GpuBuffer, length: number): Promise<Float32Array> {
     return new Float32Array((await this.words(buffer, length)).buffer, 0, length)
   }
@@ -135,8 +134,9 @@ export class Bench {
 }
 
 /**
- * Throws where ||got - reference|| / ||reference|| is over the bound, or a value was never written.
- * @param size the norm of what was summed, where so few sums are compared that all of them may cancel: the error then counts beside the larger of the two
+ * Throws if ||got - reference|| / ||reference|| exceeds the bound, or if a value was never written.
+ * @param size the norm of the terms that were summed, for so few sums that all of them may cancel: the denominator is the larger of it and
+ * ||reference||
  */
 export function compare(name: string, got: ArrayLike<number>, reference: ArrayLike<number>, bound: number, size = 0): void {
   if (got.length !== reference.length) throw new Error(`${name}: ${got.length} values instead of ${reference.length}`)
@@ -156,7 +156,7 @@ export function compare(name: string, got: ArrayLike<number>, reference: ArrayLi
   }
 }
 
-/** Throws where two outputs differ in a bit. */
+/** Throws if two outputs are not equal bit for bit. */
 export function sameBits(name: string, a: Float32Array, b: Float32Array): void {
   const [x, y] = [a, b].map((v) => new Uint32Array(v.buffer, v.byteOffset, v.length))
   const at = x.findIndex((word, i) => word !== y[i])
@@ -165,14 +165,14 @@ export function sameBits(name: string, a: Float32Array, b: Float32Array): void {
 }
 
 const view = new DataView(new ArrayBuffer(4))
-/** The nearest bf16 value, ties to even. */
+/** Rounds to the nearest bf16 value, ties to even. */
 export function toBf16(value: number): number {
   view.setFloat32(0, value)
   const u = view.getUint32(0)
   view.setUint32(0, ((u + 0x7fff + ((u >>> 16) & 1)) & 0xffff0000) >>> 0)
   return view.getFloat32(0)
 }
-/** Upper halves of float32 values that are bf16 already. */
+/** The upper halves of float32 values that are exact in bf16. */
 export function bf16Bits(values: Float32Array): Uint16Array {
   return Uint16Array.from(new Uint32Array(values.buffer, values.byteOffset, values.length), (u) => u >>> 16)
 }

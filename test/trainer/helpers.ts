@@ -1,4 +1,4 @@
-/** What the trainer's tests share: a golden model on the device, its batch, a trainer for it, and comparisons. */
+/** Shared by the trainer's tests: a golden model on the device, its batch, a trainer for it, and comparisons. */
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -43,7 +43,7 @@ export function openGpu(): { gpu: Promise<Gpu> } {
   return { gpu }
 }
 
-/** A folder that is gone after the tests of the file. */
+/** Creates a folder that is removed after the tests of the file. */
 export function tempFolder(): string {
   const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-trainer-'))
   afterAll(() => rmSync(dir, { recursive: true, force: true }))
@@ -51,8 +51,8 @@ export function tempFolder(): string {
 }
 
 /**
- * The adapter cases of llama, qwen2 and qwen3 were computed with rotary frequencies rounded to bf16, a slip of the script that made them;
- * this config brings the same ones.
+ * The config with rotary frequencies rounded to bf16. The adapter cases of llama, qwen2 and qwen3 were computed with them, because of a mistake in
+ * the script that made them.
  */
 export function withRoundedFrequencies(config: ModelConfig): ModelConfig {
   const rounded = widenBf16(roundToBf16(inverseFrequencies(config)))
@@ -81,7 +81,7 @@ export async function openCase(name: string): Promise<Case> {
   }
 }
 
-/** A golden model on the device with its adapter, or to be trained whole. */
+/** Loads a golden model with its adapter, or for full fine-tuning. */
 export async function loadCase(gpu: Gpu, name: string, how: 'adapter' | 'full', extra: LoadOptions = {}): Promise<Decoder> {
   const { files } = await openCase(name)
   if (how === 'full') return await loadDecoder(gpu, files, { full: true, ...extra })
@@ -123,7 +123,7 @@ export const loraConfig: LoraConfig = {
   targetModules: ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'],
 } // prettier-ignore
 
-/** ||a - b|| / ||b||; 0 for two zeros. */
+/** ||a - b|| / ||b||; 0 if both are zero. */
 export function distance(a: ArrayLike<number>, b: ArrayLike<number>): number {
   if (a.length !== b.length) throw new Error(`${a.length} values against ${b.length}`)
   let [difference, norm] = [0, 0]
@@ -134,14 +134,14 @@ export function distance(a: ArrayLike<number>, b: ArrayLike<number>): number {
   return difference === 0 ? 0 : Math.sqrt(difference / norm)
 }
 
-/** Every parameter's values or gradients, by name. */
+/** Reads the values or gradients of all parameters, by name. */
 export async function readAll(decoder: Decoder, what: 'values' | 'gradients' = 'values'): Promise<Map<string, Float32Array>> {
   const all = new Map<string, Float32Array>()
   for (const parameter of decoder.store!.parameters) all.set(parameter.name, await decoder.store!.read(parameter, what))
   return all
 }
 
-/** The largest distance of any parameter, with its name. */
+/** The largest distance among all parameters, with the parameter's name. */
 export function worst(a: Map<string, Float32Array>, b: Map<string, Float32Array>): { name: string; distance: number } {
   let found = { name: '', distance: 0 }
   for (const [name, value] of a) {
