@@ -1,4 +1,4 @@
-# Shared by the scripts; sourced, not run. Must work with bash 3.2 (macOS).
+# Shared by the scripts, which source it. Must work with bash 3.2 (macOS).
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 pinned_node=$(cat "$root/.node-version")
 oldest_node=24 # as in cli.js
@@ -6,12 +6,12 @@ oldest_node=24 # as in cli.js
 say() { echo "${me:-dawn-rl}: $*"; }
 warn() { echo "${me:-dawn-rl}: $*" >&2; }
 
-# help_wanted "$@": if the first word asks for help, prints the script's first comment, which says how it is used, and exits.
+# help_wanted "$@": if the first word asks for help, prints the script's head comment, which says how to use it, and exits.
 help_wanted() {
   case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 }
 
-# Sets NODE to a Node that runs the project as it is: the system's where it is new enough, else the pinned one in .node/, else ''.
+# Sets NODE to a Node that can run the project: the system's if it is new enough, else the pinned one in .node/, else ''.
 find_node() {
   NODE=
   local found major
@@ -22,7 +22,7 @@ find_node() {
   if [ -z "$NODE" ] && [ -x "$root/.node/$pinned_node/bin/node" ]; then NODE=$root/.node/$pinned_node/bin/node; fi
 }
 
-# find_node, and that Node first in PATH, for what the tests and runs start themselves.
+# Like find_node, but also puts that Node first in PATH, for the processes that tests and runs start themselves.
 use_node() {
   find_node
   [ -n "$NODE" ] || { warn "there is no Node $oldest_node or newer here: run 'bash scripts/setup.sh'"; exit 1; }
@@ -30,11 +30,12 @@ use_node() {
   export PATH
 }
 
-# For tests: a software adapter (Mesa's lavapipe) compiles shaders without LLVM's optimisations, which take half of a first test run's processor time and
-# do not speed up models as small as the tests'. The other parts of CI (quickstart, peers) run as for users. GALLIVM_PERF= turns them on again.
+# For tests: makes a software adapter (Mesa's lavapipe) compile shaders without LLVM's optimisations. They take half of the processor time of a first
+# test run, and do not speed up models as small as the tests'. The other parts of CI (quickstart, peers) run as they do for users. GALLIVM_PERF= turns
+# them on again.
 quick_shaders() { export GALLIVM_PERF=${GALLIVM_PERF-nopt}; }
 
-# find_python OLDEST NEWEST: python becomes the first Python 3 on the PATH whose minor version is between them, or nothing.
+# find_python OLDEST NEWEST: sets python to the first Python 3 in PATH whose minor version is in this range, or to ''.
 find_python() {
   local found
   python=
@@ -45,12 +46,14 @@ find_python() {
   done
 }
 
-# The .venv-* of a setup script, which sets venv (the folder) and wanted (what it holds, kept in $venv/ready when all of it works):
+# The .venv-* of a setup script. The script sets venv (its folder) and wanted (its contents, recorded in $venv/ready once everything works), and then
+# runs:
 # if ! venv_is_there; then new_venv ...; uv install ...; venv_works 'import ...'; fi
 venv_is_there() { [ "$(cat "$venv/ready" 2>/dev/null || true)" = "$wanted" ]; }
 
-# new_venv WHAT OLDEST NEWEST TAKES NEEDS_MB: an empty venv with uv in it, of a Python 3 of these minor versions ('' as NEWEST: or newer).
-# Exit code 4 where there is none or it has no pip, 1 where NEEDS_MB are not free; the messages name WHAT, and which Python it TAKES.
+# new_venv WHAT OLDEST NEWEST TAKES NEEDS_MB: creates an empty venv with uv, for a Python 3 whose minor version is in this range ('' as NEWEST: no
+# upper limit). Exit code 4 if there is no such Python or it has no pip, 1 if NEEDS_MB are not free. Messages use WHAT (the venv's purpose) and TAKES
+# (the disk space).
 new_venv() {
   local what=$1 oldest=$2 newest=$3 takes=$4 needs=$5 free versions debian='Debian and Ubuntu: sudo apt-get install'
   versions="Python 3.$oldest ${newest:+to 3.$newest}"
@@ -62,15 +65,15 @@ new_venv() {
   [ "$free" -gt "$needs" ] || { warn "$what takes about $takes in $venv, and up to $needs MB while it is installed; $free MB are free there"; exit 1; }
   say "$wanted into ${venv#"$root"/} (once; about $takes)"
   rm -rf "$venv"
-  # Debian keeps venv's own pip in a package of its own: --without-pip, and uv comes from the system's pip.
+  # On Debian, ensurepip is in a separate package. So the venv gets no pip, and the system's pip installs uv.
   "$python" -m venv --without-pip "$venv"
   "$python" -m pip --python "$venv/bin/python" install --quiet --disable-pip-version-check --no-cache-dir uv
 }
 
-# uv install WORDS: packages into the venv
+# uv install WORDS: installs packages into the venv
 uv() { "$venv/bin/uv" pip "$@" --quiet --python "$venv/bin/python" --no-progress; }
 
-# venv_works CODE: this Python code must run in the venv, which is then marked as ready; else its last lines are shown, and exit code 1
+# venv_works CODE: runs this Python code in the venv, and marks the venv as ready. If the code fails, prints its last lines and exits with code 1
 venv_works() {
   "$venv/bin/python" -c "$1" >/dev/null 2>"$venv/import.log" || {
     warn "$wanted: installed, and can't be imported; the end of $venv/import.log:"

@@ -1,9 +1,9 @@
-# The software Vulkan driver (Mesa's lavapipe): how it is looked for, and where it comes from. Sourced by setup.sh and newer-mesa.sh.
+# Finds and installs the software Vulkan driver (Mesa's lavapipe). Sourced by setup.sh and newer-mesa.sh. The driver comes from
 #   Debian 12: from bookworm-backports, as its own Mesa 22.3 is too old for Dawn; the source is added with the mirror apt has already.
 #   Debian 13, Ubuntu 24.04 and other systems with apt: their own mesa-vulkan-drivers.
 # usage as a command, for the tests: bash scripts/driver.sh --backports-source APT_DIR
 
-# Everything that decides which drivers WebGPU finds; when it changes, WebGPU must be probed again.
+# Prints everything that decides which drivers WebGPU finds. When it changes, WebGPU must be probed again.
 driver_facts() {
   uname -r
   env | grep -E '^(VK_|DAWN_RL_ADAPTER|XDG_DATA_)' | sort || true
@@ -12,7 +12,7 @@ driver_facts() {
     /usr/lib/*/libvulkan* /usr/lib64/libvulkan* /usr/lib/*/libGLX_nvidia.so.0 /usr/lib64/libGLX_nvidia.so.0 2>/dev/null || true
 }
 
-# Prints the adapter's name; fails, printing why, where there is none (1), or where it cannot be asked: no Node, or no npm packages (3).
+# Prints the adapter's name. If there is none, prints why and returns 1. Returns 3 if it cannot be asked, as Node or the npm packages are missing.
 probe_adapter() {
   if [ -z "$NODE" ]; then echo 'it was not asked, as Node is missing'; return 3; fi
   "$NODE" "$root/scripts/probe.js" 2>/dev/null
@@ -54,8 +54,8 @@ install_driver() {
     ${release[@]+"${release[@]}"} libvulkan1 mesa-vulkan-drivers >/dev/null || { warn "apt-get install failed; its words are above"; exit 1; }
 }
 
-# bookworm's own entry under APT_DIR, in its format there (deb822 stanza or one line), with bookworm-backports as the suite: so
-# mirror, key and options stay as on this machine.
+# Prints bookworm's own entry under APT_DIR, in the same format (deb822 stanza or one line), but with bookworm-backports as the suite. This keeps this
+# machine's mirror, key and options.
 backports_source() {
   local stanza line
   stanza=$(deb822_stanza "$1")

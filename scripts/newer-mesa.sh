@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Runs a command on the Mesa of Debian's unstable release (26 or newer), whose software driver makes one instruction of a multiply-add, and has matrix units to
-# test their kernels with. It lies in .mesa with the C library that it needs; the system's packages stay as they are. The first time it fetches 80 MB (230 MB on disk).
-# The command sees no other drivers, not even a GPU's. For Debian, or a system with apt and Debian's keys (package debian-archive-keyring).
+# Runs a command with the Mesa of Debian's unstable release (26 or newer). Its software driver has fused multiply-add instructions, and matrix units
+# to test their kernels with. It is installed into .mesa with the C library that it needs, without changing the system's packages. The first run
+# downloads 80 MB (230 MB on disk). The command sees no other drivers, not even a GPU's. For Debian, or a system with apt and Debian's keys (package
+# debian-archive-keyring).
 # usage: bash scripts/newer-mesa.sh COMMAND...     for example: node train.js @ config.toml, npm test -- test/kernels
 #        bash scripts/newer-mesa.sh                sets it up, and prints the version
 #        bash scripts/newer-mesa.sh --renew        fetches today's version
-# Exit code 4 where it cannot be set up.
+# Exit code 4 if it cannot be set up.
 set -euo pipefail
 me=newer-mesa
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -25,16 +26,17 @@ loader=$(find "$libraries" "$home"/root/usr/lib64 "$home"/root/lib* -maxdepth 1 
 [ -n "$loader" ] || { warn "what lies in .mesa has no C library: bash scripts/newer-mesa.sh --renew"; exit 4; }
 find_node
 [ -n "$NODE" ] || { bash "$root/scripts/setup.sh"; find_node; }
-# The program itself, where the PATH has a script that starts it: as in a command that already runs under this script.
+# The program itself, in case the PATH has a script that starts it, as for a command that already runs under this script.
 real=$("$NODE" -p 'process.env.DAWN_RL_REAL_NODE ?? process.execPath')
 
-# put FILE: replaces it atomically, as another run of this script may be reading it
+# put FILE: replaces the file atomically, as another run of this script may be reading it
 put() { cat >"$home/$1.$$" && chmod +x "$home/$1.$$" && mv "$home/$1.$$" "$home/$1"; }
 
-# quoted TEXT: as one word of a shell script
+# quoted TEXT: quotes a text as one word of a shell script
 quoted() { printf '%s' "$1" | sed "s/'/'\\\\''/g; 1s/^/'/; \$s/\$/'/"; }
 
-# A `node` that is started by unstable's dynamic loader, with unstable's libraries. Node takes the loader for its own executable: child processes must use this script again.
+# A `node` that is started by unstable's dynamic loader with unstable's libraries. Node takes the loader for its own executable, so child processes
+# must use this script as well.
 mkdir -p "$home/bin"
 "$real" -p '`process.execPath = ${JSON.stringify(process.argv[1])}`' "$home/bin/node" | put itself.cjs
 put bin/node <<END

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compares dawn-rl with its peers in Python (PyTorch, transformers, PEFT, lm-eval): sets up .venv-peers from PyPI, if it is missing,
-# and runs a script of test/peers/ in it, or every test_*.py there (these start dawn-rl themselves).
+# Compares dawn-rl with its peers in Python (PyTorch, transformers, PEFT, lm-eval). Installs .venv-peers from PyPI if it is missing, and uses it to
+# run a script of test/peers/, or every test_*.py there (these start dawn-rl themselves).
 # usage: bash scripts/peers.sh                       every test/peers/test_*.py; exit code 4 where there is no Python for it
 #        bash scripts/peers.sh SCRIPT.py WORDS...    one script, with its words
 # On x86-64 Linux PyPI's torch is the CUDA build, which runs without a GPU and takes about 6 GB.
@@ -9,7 +9,7 @@ me=peers
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 help_wanted "$@"
 cd "$root"
-wanted='torch==2.13.0 transformers==5.18.* peft==0.21.* safetensors lm-eval[api,hf]==0.4.13' # the first four made the golden cases
+wanted='torch==2.13.0 transformers==5.18.* peft==0.21.* safetensors lm-eval[api,hf]==0.4.13' # the golden cases were made with the first four
 venv=$root/.venv-peers
 
 if ! venv_is_there; then

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Installs what bench/peers compares with into .venv-bench-peers (git-ignored): PyTorch, transformers, PEFT and TRL from PyPI, versions pinned.
+# Installs the programs that bench/peers compares with into .venv-bench-peers (git-ignored): PyTorch, transformers, PEFT and TRL from PyPI, with
+# pinned versions.
 # usage: bash scripts/setup-bench-peers.sh     does nothing, in under 1 s, if they are installed already
-# Exit code 4 where Python 3.10 or newer, or its pip, is not there. On x86-64 Linux PyPI's torch is the CUDA build, which takes an NVIDIA GPU
-# where there is one and runs without: about 6 GB of disk.
+# Exit code 4 if Python 3.10 or newer, or its pip, is missing. On x86-64 Linux PyPI's torch is the CUDA build, which uses an NVIDIA GPU if there is
+# one and also runs without: about 6 GB of disk.
 set -euo pipefail
 me=setup-bench-peers
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

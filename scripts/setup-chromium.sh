@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Chromium and a font, for the tests of the viewer's page (test/view). Debian and Ubuntu: through apt, about 400 MB; elsewhere, or with a Chrome of
-# one's own, CHROMIUM names the program.
+# Installs Chromium and a font, for the tests of the viewer's page (test/view). On Debian and Ubuntu through apt, about 400 MB. On other systems, or
+# to use another Chrome, set CHROMIUM to the program.
 # usage: bash scripts/setup-chromium.sh     does nothing if it is installed already
 # Exit code 4 if it cannot be installed from here.
 set -euo pipefail

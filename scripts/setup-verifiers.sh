@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Installs verifiers, whose environments a run can train on, and reasoning-gym into .venv-verifiers (git-ignored): [env] python = true starts them there.
+# Installs verifiers, whose environments a run can train on, and reasoning-gym into .venv-verifiers (git-ignored), where [env] python = true starts
+# them.
 # usage: bash scripts/setup-verifiers.sh [v1] [PACKAGES]     does nothing, in under 1 s, if they are installed already; PACKAGES (environments) are added
-# With v1 it is the verifiers of tasksets, in .venv-verifiers-v1: [env] python_path = ".venv-verifiers-v1/bin/python".
-# Exit code 4 where Python 3.11, 3.12 or 3.13, or its pip, is not there. About 640 MB of disk, 450 for v1; a minute with uv (which it installs into the environment).
+# With v1 it installs the verifiers version that has tasksets, into .venv-verifiers-v1: [env] python_path = ".venv-verifiers-v1/bin/python".
+# Exit code 4 if Python 3.11, 3.12 or 3.13, or its pip, is missing. About 640 MB of disk, 450 for v1. Takes a minute with uv (which it installs into
+# the venv).
 set -euo pipefail
 me=setup-verifiers
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -25,7 +27,7 @@ if ! venv_is_there; then
   uv install $wanted
   venv_works "$works"
 fi
-# With these versions pinned: an environment that needs others is refused. Relative paths among PACKAGES start from the user's folder.
+# These versions stay pinned: an environment that needs others is refused. Relative paths among PACKAGES start from the user's folder.
 # shellcheck disable=SC2086
 [ $# = 0 ] || (cd "$users_folder" && uv install $wanted "$@")
 say "$wanted are in ${venv#"$root"/}${*:+, with $*}: $use"

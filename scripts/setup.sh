@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Sets up what is missing on this machine, says what and why, and does nothing (in well under a second) when nothing is missing:
-#   - Node: the pinned version (.node-version) into .node/, only where the system's is older than 24
-#   - the npm packages of package-lock.json into node_modules/, only where they are missing or the lock has changed
-#   - on Linux a software Vulkan driver from the system's packages, only where no WebGPU adapter is found (needs root or sudo)
+# Installs what is missing on this machine, and says what and why (well under a second if nothing is missing):
+#   - Node: the pinned version (.node-version) into .node/, only if the system's is older than 24
+#   - the npm packages of package-lock.json into node_modules/, only if they are missing or the lock file has changed
+#   - on Linux a software Vulkan driver from the system's packages, only if no WebGPU adapter is found (needs root or sudo)
 # usage: bash scripts/setup.sh             set up
-#        bash scripts/setup.sh --check     say what is missing, change nothing; exit code 1 where something is
+#        bash scripts/setup.sh --check     say what is missing, change nothing; exit code 1 if something is
 #        bash scripts/setup.sh --driver    the driver only (the one part that needs root)
 set -euo pipefail
 me=setup
@@ -23,7 +23,7 @@ for word in "$@"; do
 done
 missing=no
 
-# needed WHAT WHY: true if it should be done now
+# needed WHAT WHY: succeeds if it should be installed now
 needed() {
   missing=yes
   if [ $check = yes ]; then say "missing: $1 ($2)"; return 1; fi
@@ -41,7 +41,7 @@ set_up_node() {
   case $(uname -s) in MINGW* | MSYS* | CYGWIN*) os=win ;; *) os=$(uname -s | tr '[:upper:]' '[:lower:]') ;; esac
   case $(uname -m) in x86_64 | amd64) arch=x64 ;; aarch64 | arm64) arch=arm64 ;; *) arch=$(uname -m) ;; esac
   package=node-$os-$arch
-  # beside its place, then moved: an interrupted download never looks like an installed one. npm checks the package's integrity.
+  # Installed next to its final place and then moved, so that an interrupted download never looks complete. npm checks the package's integrity.
   aside=$root/.node/aside.$$
   mkdir -p "$aside"
   trap 'rm -rf "$aside"' EXIT
@@ -58,7 +58,7 @@ set_up_node() {
 }
 
 set_up_packages() {
-  [ -f "$root/package-lock.json" ] || return 0 # the npm package, whose packages npm has installed
+  [ -f "$root/package-lock.json" ] || return 0 # in the npm package, npm has already installed the packages
   local stamp=$root/node_modules/.dawn-rl-lock lock
   lock=$(sha256_of "$root/package-lock.json")
   if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$lock" ]; then return 0; fi
@@ -67,20 +67,20 @@ set_up_packages() {
   [ -f "$stamp" ] && why='package-lock.json has changed since they were installed'
   needed "npm packages from the lock file, about 300 MB on disk" "$why" || return 0
   command -v npm >/dev/null || { warn "npm is missing: on Debian 'apt-get install npm', then run this again"; exit 1; }
-  # By the Node that will run, and by an npm that is new enough: under an older one npm leaves out, without a word, optional packages that
-  # want a newer one, as compute-engine wants npm 10.5, and Debian's and Ubuntu's is 9.2.
+  # Uses the Node that will run, and an npm that is new enough. An older npm silently leaves out optional packages that need a newer one:
+  # compute-engine needs npm 10.5, and Debian and Ubuntu have 9.2.
   local npm=(npm)
   case $(npm -v) in [0-9].* | 10.[0-4].*) npm=(npm exec --yes --loglevel=error --package=npm@11 -- npm) ;; esac
   (cd "$root" && use_node && "${npm[@]}" ci --no-audit --no-fund --loglevel=error) || { warn "npm ci failed; its words are above"; exit 1; }
-  # Nor does npm say anything if one of them could not be fetched.
+  # npm does not report either that one of them could not be downloaded.
   local absent
   absent=$("$NODE" -p 'const folder = process.argv[1]; Object.keys(require(folder + "/package.json").optionalDependencies ?? {}).filter((name) => !require("fs").existsSync(folder + "/node_modules/" + name)).join(" ")' "$root")
   [ -z "$absent" ] || warn "not installed, and needed by what uses them: $absent. Run 'npm ci' again, or go on without"
   echo "$lock" >"$stamp"
 }
 
-# The driver is the one part that depends on things outside the folder, so its stamp holds what a probe depends on (drivers, devices,
-# variables): when any of that changes, WebGPU is asked again.
+# Unlike the rest, the driver depends on things outside the folder. The stamp records what a probe depends on (drivers, devices, variables), and
+# WebGPU is probed again when any of that changes.
 set_up_driver() {
   [ "$(uname -s)" = Linux ] || return 0
   local stamp=$root/node_modules/.dawn-rl-adapter facts
@@ -104,8 +104,8 @@ set_up_driver() {
     fi
   fi
   say "WebGPU adapter: $answer"
-  # not from --driver: root's file would be in the way of its owner's
-  # nor where it cannot be kept, as in the npm package, which mostly has no node_modules of its own: then WebGPU is asked each time
+  # No stamp with --driver, as a file of root's would be in the way of its owner. None either if it cannot be stored, as in the npm package, which
+  # usually has no node_modules of its own: WebGPU is then probed each time.
   if [ $check = no ] && [ $only_driver = no ] && [ -w "$root/node_modules" ]; then driver_facts >"$stamp" || true; fi
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# npm start: sets up what is missing, fetches the real model, and teaches it: node train.js @ configs/quickstart.toml
+# npm start: installs what is missing, downloads the model, and trains it: node train.js @ configs/quickstart.toml
 # usage: npm start -- WORDS      WORDS are added after the config, for example --trainer.args.max_steps 2
 set -euo pipefail
 me=start

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# npm run test:verifiers: sets up what is missing, verifiers and some environments for it included, and runs the tests on them. Installing takes 80 s.
-# usage: npm run test:verifiers -- WORDS      WORDS go to vitest
-# Exit code 4 where there is no Python for verifiers.
+# npm run test:verifiers: installs what is missing, including verifiers and some environments for it, and runs the tests with them. Installing takes
+# 80 s.
+# usage: npm run test:verifiers -- WORDS      WORDS are passed to vitest
+# Exit code 4 if there is no Python for verifiers.
 set -euo pipefail
 me=test-verifiers
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$root"
 bash scripts/setup.sh
-# Third-party environments from PyPI, unchanged; these fetch nothing themselves.
+# Third-party environments from PyPI, unchanged. These two download nothing themselves.
 bash scripts/setup-verifiers.sh sophistry-bench-sprint==0.1.6 staros-stardata==0.1.1
 bash scripts/setup-verifiers.sh v1
-# The one of verifiers' own that fetches nothing is in its source package, among its tests.
+# verifiers' own environment that downloads nothing is among the tests in its source package.
 own=.venv-verifiers/own-environments
 if [ ! -f $own/echo_multi_v0.py ]; then
   find_python 11 13

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# npm run test:vllm: sets up what is missing, vLLM included, and runs the tests that need a real vLLM server. About 9 minutes on 2 cores.
-# usage: npm run test:vllm -- WORDS      WORDS go to vitest
-# Exit code 4 where there is no Python for vLLM.
+# npm run test:vllm: installs what is missing, including vLLM, and runs the tests that need a real vLLM server. About 9 minutes on 2 cores.
+# usage: npm run test:vllm -- WORDS      WORDS are passed to vitest
+# Exit code 4 if there is no Python for vLLM.
 set -euo pipefail
 me=test-vllm
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# npm test: sets up what is missing, fetches the real model, and runs every test (vitest).
-# usage: npm test -- WORDS      WORDS go to vitest, for example test/gpu, or -t 'name of a test'
-# Without the real model its tests are skipped and say so; with CI set that is a failure.
+# npm test: installs what is missing, downloads the model, and runs every test (vitest).
+# usage: npm test -- WORDS      WORDS are passed to vitest, for example test/gpu, or -t 'name of a test'
+# Without the model, the tests that need it are skipped and say so. With CI set, that is a failure.
 set -euo pipefail
 me=test
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -1,4 +1,5 @@
-# What wine.sh runs where Wine is: a display, without which Wine has no Vulkan, and the program. Not for use by itself.
+# The part of wine.sh that runs inside the sandbox with Wine: starts a display, without which Wine has no Vulkan, and the program. Not for use by
+# itself.
 # usage: wine-inside.sh wineboot | node NODE.EXE WORDS...
 wine=/usr/lib/x86_64-linux-gnu/wine
 home=$PWD/.wine
@@ -13,9 +14,9 @@ DISPLAY=:$(cat "$home/display")
 export DISPLAY
 case $1 in
   wineboot)
-    # It ends with an error for what it cannot start of Windows for 32 bits.
+    # It ends with an error, because it cannot start the parts for 32-bit Windows.
     "$wine/wine" wineboot -i >"$home/out" 2>&1 </dev/null
-    # Writes the registry.
+    # Makes Wine write the registry.
     "$wine/wineserver" -k >>"$home/out" 2>&1
     "$wine/wineserver" -w >>"$home/out" 2>&1
     [ -e "$WINEPREFIX/system.reg" ]

