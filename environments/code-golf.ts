@@ -87,10 +87,7 @@ async function judge({ text, info, signal }: RewardArgs, seconds: number): Promi
   return run
 }
 
-/**
- * Extracts the code of an answer: the first fenced block, else the whole text. It becomes an expression, without a name in front and a semicolon at
- * the end.
- */
+/** Extracts the code of an answer, the first fenced block or else the whole text, as an expression: without a name in front or a semicolon at the end. */
 function codeOf(text: string): string {
   const fenced = /```[a-zA-Z]*\n([\s\S]*?)(?:```|$)/u.exec(text)?.[1] ?? /^\s*`([^`]+)`\s*$/u.exec(text)?.[1]
   return (fenced ?? text)

@@ -1,7 +1,6 @@
 /**
  * Reversing a short text. The words are generated from a seed, so nothing is downloaded, and held-out words are never trained on.
- * Reward: 2 LCS / (length of the answer + length of the correct answer), where LCS is the length of the longest common subsequence. It gives partial
- * credit.
+ * Reward: 2 LCS / (length of the answer + length of the correct answer), where LCS is the length of the longest common subsequence.
  *
  * To start from a copy in another folder, replace the path in the import by 'dawn-rl/environments'.
  */

@@ -1,8 +1,7 @@
 /**
  * Which side of a coin is up: only a tool can tell (configs/tiny-tools.toml). The model calls `look`, reads `heads` or `tails`, and answers with it.
- * Reward: 2 LCS / (length of the answer + length of the side that is up), where LCS is the length of the longest common subsequence; 0 without a
- * successful call.
- * Metrics: `right`, whether the answer is exactly that side; `called`, whether a call succeeded.
+ * Reward: 2 LCS / (length of the answer + length of the side that is up), where LCS is the length of the longest common subsequence. Without a
+ * successful call it is 0. Metrics: `right`, whether the answer is exactly that side; `called`, whether a call succeeded.
  */
 import { hashSeed, lcsRatio, type Message, parseArgs, Random, Rubric, tool, ToolEnv, z } from 'dawn-rl/environments'
 

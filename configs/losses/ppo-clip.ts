@@ -8,8 +8,7 @@
  * For A < 0 nothing bounds a growing ratio. `delta` does: it is the upper bound of the first ratio (INTELLECT-2, arXiv 2505.07291; dual-clip PPO).
  *
  * Used by configs/custom-loss.toml. A loss file exports one function. It gets a sequence, and returns the gradient with respect to each token's
- * log-probability, the sequence's part of the loss, and metrics. N is the number of counted tokens in the whole batch, so that parts are simply added
- * up.
+ * log-probability, the sequence's part of the loss, and metrics. N is the number of counted tokens in the whole batch, so that parts can be added.
  *
  * On the first batch the gradient is compared with finite differences of the loss. Anything under a stop-gradient must be computed from
  * x.frozenLogprobs (the same values, which the comparison does not change), as in src/trainer/losses/cispo.ts. A file whose gradient intentionally

@@ -31,10 +31,7 @@ export function messageWithPlace(error: unknown): string {
   return `${messageOf(error)}${place ? ` (${place})` : ''}`
 }
 
-/**
- * Normalises the file in a line of a stack trace: a URL for ES modules, a path for CommonJS, and "C:/my_env.ts" from tools that load modules as Vite
- * does.
- */
+/** Normalises the file in a line of a stack trace: a URL for ES modules, a path for CommonJS, "C:/my_env.ts" if a tool such as Vite loads the module. */
 const spelled = (file: string) => file.replace(/^file:\/\//, '').replaceAll('\\', '/').replace(/^\/(?=[A-Za-z]:)/, '') // prettier-ignore
 
 /** As in stack traces, where a space is %20. */

@@ -64,8 +64,7 @@ export async function fetchHubFile(
         await rm(part)
       })
     }
-    // The link is created elsewhere and then moved, so that other processes find either the old or the new one. Some systems lack links: the file is
-    // copied.
+    // The link is created elsewhere and moved, so that other processes find either the old or the new one. A system without links gets a copy.
     await symlink(relative(dirname(link), blob), part).catch(() => copyFile(blob, part))
     await moveTo(part, link)
   } finally {

@@ -46,10 +46,7 @@ export async function patientFetch(...asked: Parameters<typeof fetch>): Promise<
   }
 }
 
-/**
- * The caller's own signal. The signal of a new Request follows it only until the Request is garbage-collected, after which an abort would go
- * unnoticed.
- */
+/** The caller's own signal. That of a new Request follows it only until the Request is garbage-collected, and an abort would then go unnoticed. */
 const signalOf = ([input, init]: Parameters<typeof fetch>): AbortSignal | undefined =>
   init?.signal ?? (input instanceof Request ? input.signal : undefined)
 

@@ -8,8 +8,7 @@ const utf8 = new TextDecoder('utf-8', { fatal: true })
 /**
  * Decodes the bytes of a file as UTF-8, without a byte order mark.
  * @param where the file, for error messages
- * @throws UserError if the bytes are not UTF-8, such as the UTF-16 that `>` writes in PowerShell 5, which would silently be decoded to the wrong
- * letters
+ * @throws UserError if the bytes are not UTF-8, such as the UTF-16 that `>` writes in PowerShell 5, which would silently become other letters
  */
 export function textOfBytes(bytes: Uint8Array, where: string): string {
   try {

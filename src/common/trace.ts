@@ -3,18 +3,14 @@
  * (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU), which chrome://tracing and ui.perfetto.dev display.
  * - `tracer` is the process's tracer while a trace is recorded, and undefined otherwise. Code calls `tracer?.span(...)`, which without a trace costs
  *   one check. It is a module variable because otherwise rollouts, kernels and steps would all have to pass it on, nearly always for nothing.
- * - A span lies on a track. Spans of a track can only nest, as they belong to one flow of control. Flights (rollouts, waits) may overlap freely, and
- *   have ids.
+ * - A span lies on a track. Spans of a track can only nest, as they belong to one flow of control. Flights (rollouts, waits) overlap freely, and have ids.
  * - Whatever is still open when the trace ends is closed then and marked `unfinished`. What began before the trace is left out.
  */
 
 /** Tracks of spans: the steps of the run with their phases, and what JavaScript does between two turns of the event loop. */
 export type Track = 'steps' | 'JavaScript'
 export type TraceArgs = Record<string, string | number | boolean | null>
-/**
- * `kernels`: GPU time of every dispatch, each in a compute pass of its own. `passes`: GPU time of the compute passes as they are, which changes
- * nothing.
- */
+/** `kernels`: GPU time of every dispatch, each in a compute pass of its own. `passes`: GPU time of the passes as they are, which changes nothing. */
 export type TraceLevel = 'kernels' | 'passes'
 
 /** An event of the Trace Event format. Times are in microseconds since the trace began. */

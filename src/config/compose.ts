@@ -155,10 +155,7 @@ function mergeInto(target: Table, from: Table): Table {
   return target
 }
 
-/**
- * Where the value at `path` was written: in the last source that has it. If none has, the place of a key inside it, else of the nearest table around
- * it.
- */
+/** Where the value at `path` was written, in the last source that has it. If none has: the place of a key inside it, else of the nearest outer table. */
 export function placeOf(sources: Source[], path: Path): { place: string; exact: boolean } | undefined {
   const inside = pathKey([...path, ''])
   for (let n = path.length; n > 0; n--) {

@@ -39,10 +39,7 @@ const PROMPT_TOKEN_BYTES = 10
 /** Bytes of an answer token: its text, id, version and the sampler's log-probability. If it is trained on, the trainer's numbers are added. */
 const SAMPLED_TOKEN_BYTES = 30
 const TRAINED_TOKEN_BYTES = 50
-/**
- * Bytes of a step (its row of metrics and its log lines; an environment's evaluation takes as much), bytes of a span of the timeline, and numbers of
- * spans.
- */
+/** Bytes of a step (its row of metrics and its log lines; an evaluation of an environment takes as much) and of a timeline span, and numbers of spans. */
 const STEP_BYTES = 4000
 const SPAN_BYTES = 90
 const ROLLOUT_SPANS = 4
@@ -104,10 +101,7 @@ export function checkpointsKept({ trainer: { args, ckpt } }: DiskConfig): { coun
   return { count: there.reduce((sum, [count]) => sum + count, 0), words: there.map(([, words]) => words).join(' + ') }
 }
 
-/**
- * Approximate maximum of the bytes that rollouts, metrics, logs and timeline of a whole run take, and in words what was counted. `sft` has no
- * rollouts.
- */
+/** About how many bytes rollouts (not of `sft`), metrics, logs and timeline of a whole run take at most, and in words what was counted. */
 export function recordBytes(config: DiskConfig): { bytes: number; words: string } {
   const { args } = config.trainer
   const steps = args.max_steps

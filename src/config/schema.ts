@@ -1,8 +1,7 @@
 /**
  * The schema of an RL run's TOML file: types, defaults, limits and help text of every key, in vf-rl's dialect.
  *
- * - Everything is derived from it: the config's type, error messages, command-line overrides, `--help`, docs/config.md, and a run's resolved
- *   config.toml.
+ * - Everything is derived from it: the config's type, error messages, command-line overrides, `--help`, docs/config.md, a run's config.toml.
  * - Every accepted key has an effect. Keys of other trainers that mean nothing here are in foreign.ts.
  * - The schema validates a file after `normalize` (compose.ts): `model = "x"` is `model.name`, a single `[env]` is a list of one.
  * - Defaults are RLTrainer's (verifiers 0.1.9) where it has the key. Defaults that depend on other keys are filled in by resolve.ts.

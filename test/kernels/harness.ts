@@ -31,7 +31,7 @@ export const bounds = {
 /** The bits of a NaN that no kernel produces by itself. */
 export const poison = 0x7fc5a5a5
 
-/** How a test runs the kernels: as on this adapter, or as on another kind of adapter, and then with workgroups in another order (src/gpu/shuffle.ts). */
+/** How a test runs the kernels: as on this adapter, or as on another kind of adapter, and then in another order of execution (src/gpu/shuffle.ts). */
 export interface Mode {
   name: string
   facts: Partial<GpuFacts>

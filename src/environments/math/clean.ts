@@ -104,7 +104,7 @@ function wrapped(_: string, inner: string): string {
   return `\\text{${inner}}`
 }
 
-/** Removes `$...$`, `\(...\)` and similar delimiters. A dollar sign right before a lone number is money and stays. */
+/** Removes `$...$`, `\(...\)` and similar delimiters. If the number of dollar signs is odd, one before a number is money and stays. */
 function undollar(text: string): string {
   let s = text.replace(/\\\(|\\\)|\\\[(?!\d*pt)|\\\]/gu, ' ').trim()
   s = s.replace(/\\text\{\s*\\?\$\s*\}/gu, '\\$')

@@ -189,8 +189,7 @@ export class EnvHost {
         else answered.reject(mismatch(this.#options.id))
       } else this.#take(id, reply)
     })
-    // The server answers before its workers have loaded the environment. A request of an unknown type is passed on to a worker, and so tests whether
-    // one is ready.
+    // The server answers before its workers have loaded the environment. A request of an unknown type is passed on to a worker.
     this.#wire.send(probe, await EnvWire.pack({ request_type: PROBE }))
     const end = new AbortController()
     try {

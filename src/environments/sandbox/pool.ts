@@ -230,8 +230,7 @@ function startChild(file: string, heapMb: number, readable: readonly string[]) {
 
 /**
  * The paths that a child must be able to read to start a script: our code with its package.json (which gives the module type), and the `node_modules`
- * folders that Node searches from there. Folders that do not exist are included, as Node asks for all of them. Links are included by name and by
- * target.
+ * folders that Node searches from there. Missing folders are included, as Node asks for them too, and links both by name and by target.
  */
 function readableFor(script: string, packages: readonly string[]): string[] {
   const own = ['../../', '../../../package.json'].map((path) => fileURLToPath(new URL(path, import.meta.url)))

@@ -21,8 +21,7 @@ declare const WebAssembly: { Memory: new (pages: { initial: number; maximum: num
 
 /**
  * Runs before the code. It keeps its own references to the built-in functions it needs, so that code which overwrites them cannot change how results
- * are read. The seed makes Math.random, and therefore rewards, reproducible. `Function` and `eval` remain, since code made by them has no more
- * access.
+ * are read. The seed makes Math.random, and therefore rewards, reproducible. `Function` and `eval` remain, as their code has no more access.
  */
 const prelude = `(write, seed) => {
   const { parse, stringify } = JSON, text = String, apply = Reflect.apply
@@ -53,10 +52,7 @@ class Stopped extends Error {
   }
 }
 
-/**
- * Processor time of this thread. On a machine busy with a software adapter, which uses every core, a wall-clock limit would cut off code that is fast
- * enough.
- */
+/** Processor time of this thread. While a software adapter keeps every core busy, a wall-clock limit would cut off code that is fast enough. */
 function processorSeconds(): number {
   const { user, system } = process.threadCpuUsage()
   return (user + system) / 1e6
