@@ -4,6 +4,7 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { afterAll, afterEach, beforeAll } from 'vitest'
 
+/** Controls of the hub for tests. */
 export interface TinyHub {
   /** The requests since the test began. */
   asked: { path: string; token: string | undefined }[]

@@ -1,11 +1,11 @@
 """reasoning-gym's tasks as a verifiers environment: `[env] id = "reasoning-gym-env"`, `args = { gym = "spell_backward" }`.
 
 The arguments are those of verifiers' own ReasoningGymEnv: gym (a task's name, or several as names and tables), num_train_examples,
-num_eval_examples, system_prompt, seed; and `answer`, which says where in a reply the answer stands:
+num_eval_examples, system_prompt, seed. In addition, `answer` says where in a reply the answer is:
 
 - "tags" (default, ReasoningGymEnv's way): between <answer> and </answer>;
 - "text": the whole reply;
-- "last-word": its last word or number, which suits models that are too small to keep to tags.
+- "last-word": its last word or number, for models that are too small to use tags reliably.
 """
 
 import re

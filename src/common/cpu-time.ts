@@ -4,6 +4,7 @@ import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
 /** Ids of threads that only keep cores awake (src/gpu/awake.ts). Their time is not counted. */
 export const awakeThreads = new Set<string>()
 
+/** A measurement of processor time. */
 export interface CpuTime {
   /** Nanoseconds of each thread so far. A single entry for all threads if the system does not tell them apart. */
   threads: Map<string, number>

@@ -7,6 +7,7 @@ import { spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { basename, dirname, isAbsolute, join } from 'node:path'
 
+/** An error that the user can fix. See the head of the file for what its message says. */
 export class UserError extends Error {
   override name = 'UserError'
 }

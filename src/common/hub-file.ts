@@ -24,6 +24,7 @@ export interface HubEntry {
   xetHash?: string
 }
 
+/** The size of the file in bytes. */
 export const sizeOf = (entry: HubEntry): number => entry.lfs?.size ?? entry.size
 
 let parts = 0

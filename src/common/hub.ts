@@ -16,6 +16,7 @@ export function hubCache(): string {
   return HF_HUB_CACHE ?? HUGGINGFACE_HUB_CACHE ?? join(hubHome(), 'hub')
 }
 
+/** The address of the hub (HF_ENDPOINT), without a trailing slash. */
 export function hubUrl(): string {
   return (process.env.HF_ENDPOINT ?? 'https://huggingface.co').replace(/\/+$/u, '')
 }

@@ -34,6 +34,7 @@ export function stopTimeline(): void {
   timeline = undefined
 }
 
+/** Collects the spans of a run between two steps. */
 export class Timeline {
   #spans: TimedSpan[] = []
 

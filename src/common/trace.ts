@@ -32,6 +32,7 @@ export interface Span {
   end(args?: TraceArgs): void
 }
 
+/** A span with phases, which may overlap other spans. */
 export interface Flight extends Span {
   /** Ends the current phase of the flight, and begins the next. */
   phase(name: string): void
@@ -61,6 +62,7 @@ export function stopTrace(): Tracer | undefined {
 
 const nothing: Flight = { end: () => {}, phase: () => {} }
 
+/** Records the events of a trace, up to `maxEvents`. */
 export class Tracer {
   readonly level: TraceLevel
   /** Whose GPU commands are being recorded at the moment. */

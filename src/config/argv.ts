@@ -34,6 +34,7 @@ export interface Fork {
   step: 'latest' | 'best' | number
 }
 
+/** The parsed words of the command line. */
 export interface Words {
   files: string[]
   overrides: { key: string; value: string | undefined; word: string }[]

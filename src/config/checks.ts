@@ -25,6 +25,7 @@ export interface Written {
   value(key: string): unknown
 }
 
+/** A check that involves one or more keys. */
 export interface Check<Config> {
   /** Dotted keys. The problem is reported at the first one that is set. */
   keys: string[]

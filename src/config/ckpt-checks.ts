@@ -69,6 +69,7 @@ export function ckptNotices({ trainer: { args, ckpt } }: RunConfig | SftConfig, 
       ]
 }
 
+/** Least common multiple of two positive integers. */
 export function leastCommonMultiple(a: number, b: number): number {
   let [x, y] = [a, b]
   while (y > 0) [x, y] = [y, x % y]

@@ -12,6 +12,7 @@ import { CKPT_ALIASES } from './ckpt-schema.ts'
 import { pathKey, tomlPositions } from './toml-lines.ts'
 
 export type Table = Record<string, unknown>
+/** Keys and list indices, from the top of the file. */
 export type Path = readonly (string | number)[]
 
 /** A file or a command-line word, with the places of its keys ("a.toml:7:1", "--trainer.args.seed"). */

@@ -45,6 +45,7 @@ export interface EvalFile {
   evals: Parsed['eval']
 }
 
+/** Fills the defaults from the top of the file into every `[[eval]]` table. */
 export function resolveEval({ model, eval: evals, ...common }: Parsed): EvalFile {
   return { evals: evals.map((one) => ({ ...(model && { model: model.name }), ...common, ...one })) }
 }
@@ -77,6 +78,7 @@ export const evalChecks: Check<EvalFile>[] = [
   },
 ]
 
+/** One line for each key that was set but has no effect. */
 export function evalNotices({ evals }: EvalFile, written: Written): string[] {
   const places = ['', ...evals.map((_, i) => `eval.${i}.`)]
   const set = Object.keys(idle).filter((key) => places.some((place) => written.isSet(place + key)))

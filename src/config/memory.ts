@@ -45,6 +45,7 @@ import { keepsReference } from './algorithm-schema.ts'
 import type { RunConfig, TrainerArgs } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
 
+/** The settings of a run that its memory depends on. */
 export interface MemoryOptions {
   model: ModelConfig
   useLora: boolean

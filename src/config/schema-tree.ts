@@ -1,6 +1,7 @@
 /** A schema as a tree of plain data, derived from zod's JSON Schema. Used by messages, overrides, the help text and the TOML writer. */
 import * as z from 'zod'
 
+/** A key of the schema, or a table or list with what it contains. */
 export interface SchemaNode {
   type: 'string' | 'integer' | 'number' | 'boolean' | 'list' | 'table' | 'free'
   description: string

@@ -37,6 +37,7 @@ export async function connectMcp(servers: readonly McpServer[]): Promise<McpConn
   }
 }
 
+/** Closes the connections. Errors of closing are ignored. */
 export const closeMcp = (open: readonly McpConnection[]) => Promise.allSettled(open.map((connection) => connection.close()))
 
 interface Opened {

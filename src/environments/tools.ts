@@ -9,6 +9,7 @@ import type { Message, ToolCall, ToolDefinition } from '../common/types.ts'
 import { withLimit } from './limit.ts'
 import type { TurnState } from './multi-turn.ts'
 
+/** What a tool gets besides its arguments. */
 export interface ToolContext {
   /** State of the rollout that makes the call. */
   state: TurnState & Record<string, unknown>
@@ -16,6 +17,7 @@ export interface ToolContext {
   signal: AbortSignal
 }
 
+/** A function that the model may call. */
 export interface Tool {
   name: string
   description: string

@@ -16,8 +16,10 @@ import { readAdapter } from '../../src/model/peft.ts'
 import { openSafetensors } from '../../src/model/safetensors.ts'
 import { scoreSamples } from '../../src/trainer/gradients.ts'
 
+/** The folder of a golden case. */
 export const golden = (name: string): string => join(import.meta.dirname, '../fixtures/golden', name)
 
+/** The model of a golden case on the device, with its adapter unless `adapter` is false. */
 export async function goldenDecoder(gpu: Gpu, name: string, options: { adapter?: boolean } = {}): Promise<Decoder> {
   const files = await openModel(golden(join(name, 'model')))
   const adapter = (options.adapter ?? true) ? await readAdapter(golden(join(name, 'adapter'))) : undefined
@@ -32,6 +34,7 @@ export function goldenSequences(name: string): number[][] {
   return batch.map((sequence) => sequence.input_ids)
 }
 
+/** An expected tensor of a golden case. */
 export async function goldenTensor(name: string, tensor: string): Promise<number[]> {
   const source = await openSafetensors(golden(join(name, 'expected.safetensors')))
   try {

@@ -38,6 +38,7 @@ export interface Mode {
   /** The mode needs an adapter of this kind. */
   needs?: 'cpu'
 }
+/** The modes in which kernel tests run. */
 export const modes: Mode[] = [
   { name: 'as this adapter', facts: {} },
   { name: 'register tile, lanes through workgroup memory', facts: { software: false, subgroupSize: 0, shuffled: true } },
@@ -58,6 +59,7 @@ export async function openBench(): Promise<Bench> {
   return new Bench(gpu)
 }
 
+/** A device, and helpers that upload inputs, make outputs, and read and check them. */
 export class Bench {
   readonly gpu: Gpu
   random = new Random(seed)

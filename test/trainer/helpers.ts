@@ -37,6 +37,7 @@ export interface GoldenCase {
   [value: string]: unknown
 }
 
+/** Opens a device with checks on, which is closed after the tests of the file. */
 export function openGpu(): { gpu: Promise<Gpu> } {
   const gpu = Gpu.open({ checks: true })
   afterAll(async () => (await gpu).close())
@@ -97,6 +98,7 @@ export const batchOf = (samples: TrainingSample[], step = 1): TrainingBatch => (
 
 export const bounds = { mask_ratio_low: 0.125, mask_ratio_high: 8 }
 
+/** Trainer options for tests, with changes. */
 export async function trainerOptions(runFolder: string, options: Partial<TrainerOptions> = {}): Promise<TrainerOptions> {
   return {
     loss: await loadLoss('cispo', bounds),
@@ -151,6 +153,7 @@ export function worst(a: Map<string, Float32Array>, b: Map<string, Float32Array>
   return found
 }
 
+/** Runs `fn` with a trainer, which is released afterwards. */
 export async function withTrainer<T>(
   decoder: Decoder,
   options: TrainerOptions,

@@ -1,5 +1,6 @@
 /** Exact rational numbers. Numbers are compared as fractions of integers, so that 0.1 equals 1/10 and 0.333 does not equal 1/3. */
 
+/** The fraction n / d in lowest terms. */
 export interface Rational {
   n: bigint
   /** Positive, with no common factor with n. */

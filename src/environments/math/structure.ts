@@ -2,6 +2,7 @@
 import { parseRational, type Rational } from './rational.ts'
 import { splitUnit } from './units.ts'
 
+/** A parsed answer. */
 export type Answer =
   | { kind: 'value'; latex: string; unit: string; rational: Rational | null }
   | { kind: 'words'; text: string }

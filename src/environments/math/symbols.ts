@@ -81,6 +81,7 @@ function sameEverywhere(a: Expression, b: Expression, names: string[]): boolean 
   return agreed >= needed
 }
 
+/** `Symbols` by compute-engine. */
 export const symbols: Symbols = {
   same(latexA, latexB) {
     const [a, b] = [parse(latexA), parse(latexB)]

@@ -1,5 +1,6 @@
 /** Splits an answer into value and unit: `12\text{ cm}^2`, `\$18`, `40\%`, `90\degree`, `5 apples`. */
 
+/** A value with its unit. */
 export interface Measured {
   value: string
   /** The canonical name; '' if there is no unit, '%' for percent. */

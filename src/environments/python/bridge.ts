@@ -80,6 +80,7 @@ export function startBridge(
   return child
 }
 
+/** Kills a child with its whole process group. */
 export function killGroup({ pid }: ChildProcess): void {
   try {
     if (pid !== undefined) process.kill(-pid, 'SIGKILL')

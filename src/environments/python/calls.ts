@@ -20,6 +20,7 @@ export interface Asked {
   sampling: Partial<SamplingParams>
 }
 
+/** An answer to a call: its id, the message for the environment, and the tokens as sampled. */
 export interface Answered {
   id: string
   message: Message

@@ -23,6 +23,7 @@ const MOST_BYTES = 64 * 2 ** 20
 
 type Body = Record<string, unknown>
 
+/** The HTTP server that answers the calls of Python environments. */
 export class PolicyEndpoint {
   readonly url: string
   readonly key: string

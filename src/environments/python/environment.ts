@@ -53,6 +53,7 @@ export async function loadPythonEnvironment(
   return new PythonEnv(wish, about, options)
 }
 
+/** An environment that runs in Python. */
 export class PythonEnv implements Environment {
   readonly id: string
   readonly systemPrompt: string | undefined

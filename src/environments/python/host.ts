@@ -53,6 +53,7 @@ const PROBE = 'dawn-rl-probe'
 /** The line that verifiers logs when a reward function raises. */
 const RAISED = /Error calling (?:group )?reward function (\S+): (.*)/gu
 
+/** A running environment server. */
 export class EnvHost {
   readonly #options: HostOptions
   readonly #folder = mkdtempSync(join(tmpdir().length > MOST_SOCKET_PATH ? '/tmp' : tmpdir(), 'dawn-rl-env-'))

@@ -36,6 +36,7 @@ async function libraries(): Promise<Libraries> {
   })
 }
 
+/** A connection to an environment server. */
 export class EnvWire {
   readonly #socket: Dealer
   readonly #libraries: Libraries

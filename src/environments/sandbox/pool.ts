@@ -70,6 +70,7 @@ interface Handle {
 /** A worker that is not ready after this time counts as failed. */
 const startSeconds = 120
 
+/** A pool of workers of one kind, which are started on demand. */
 export class Workers {
   readonly #options: WorkersOptions
   readonly #handles = new Set<Handle>()

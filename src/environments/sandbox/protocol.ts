@@ -1,5 +1,6 @@
 /** The input and output of a sandboxed run, shared by the pool and the worker. */
 
+/** The input of a sandboxed run. */
 export interface SandboxJob {
   code: string
   /** Values that the code sees as globals, as JSON data. */
@@ -25,6 +26,7 @@ export interface SandboxCall {
   error: string | null
 }
 
+/** The output of a sandboxed run. */
 export interface SandboxResult {
   /** Output of `console.log` and similar functions, one line per call, cut off at the limit. */
   stdout: string
