@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compares dawn-rl with its peers in Python (PyTorch, transformers, PEFT, lm-eval). Installs .venv-peers from PyPI if it is missing, and uses it to
 # run a script of test/peers/, or every test_*.py there (these start dawn-rl themselves).
-# usage: bash scripts/peers.sh                       every test/peers/test_*.py; exit code 4 where there is no Python for it
+# usage: bash scripts/peers.sh                       every test/peers/test_*.py; exit code 4 if there is no Python for it
 #        bash scripts/peers.sh SCRIPT.py WORDS...    one script, with its words
 # On x86-64 Linux PyPI's torch is the CUDA build, which runs without a GPU and takes about 6 GB.
 set -euo pipefail
