@@ -45,7 +45,7 @@ export function block(report: Report): string {
   for (const adapter of report.adapters) lines.push(...adapterLines(adapter))
   for (const words of report.driverWords.slice(0, 12)) lines.push(`  driver said: ${words.trim()}`)
   if (report.problems.length === 0) lines.push(row('missing', 'nothing'))
-  for (const { what, command } of report.problems) lines.push(row('missing', what), row('mend with', command))
+  for (const { what, command } of report.problems) lines.push(row('missing', what), row('fix with', command))
   lines.push('--- end ---')
   return lines.join('\n')
 }

@@ -150,8 +150,13 @@ function problemsOf(adapters: AdapterFacts[], chosen: string | undefined, proble
     problems.push({ what: `WebGPU does not work here: ${problem}`, command: reinstall() })
   } else if (adapters.length === 0) {
     const hidden = ['VK_DRIVER_FILES', 'VK_ICD_FILENAMES'].find((name) => process.env[name])
-    if (hidden) problems.push({ what: `no WebGPU adapter, and ${hidden} says which drivers may be seen`, command: unset(hidden) })
-    else problems.push({ what: 'no WebGPU adapter: no GPU driver for Vulkan, and no software one', command: driverCommand() })
+    if (hidden)
+      problems.push({ what: `no WebGPU adapter, and ${hidden} restricts which drivers are found`, command: unset(hidden) })
+    else
+      problems.push({
+        what: 'no WebGPU adapter: neither a Vulkan driver for a GPU nor a software driver',
+        command: driverCommand(),
+      })
   } else if (!chosen) {
     const name = process.env.DAWN_RL_ADAPTER
     if (name)
@@ -162,7 +167,7 @@ function problemsOf(adapters: AdapterFacts[], chosen: string | undefined, proble
     else problems.push({ what: `no adapter could be opened: ${problem}`, command: driverCommand() })
   } else if (isLavapipe(chosen)) {
     const fault = cacheFault()
-    const what = 'a cache for compiled kernels, which every start compiles anew, for up to a minute'
+    const what = 'the cache of compiled kernels, without which every start compiles them again, for up to a minute'
     if (fault && 'variable' in fault)
       problems.push({ what: `${what}: ${fault.variable} turns it off`, command: unset(fault.variable) })
     else if (fault)
@@ -174,7 +179,10 @@ function problemsOf(adapters: AdapterFacts[], chosen: string | undefined, proble
       })
   }
   if (isCheckout && !existsSync(join(packageRoot, 'models/SmolLM2-135M-Instruct.Q4_1.gguf'))) {
-    problems.push({ what: 'the model of configs/quickstart.toml is not fetched (98 MB)', command: 'bash scripts/get-smollm2.sh' })
+    problems.push({
+      what: 'the model of configs/quickstart.toml is not downloaded yet (98 MB)',
+      command: 'bash scripts/get-smollm2.sh',
+    })
   }
   return problems
 }

@@ -71,20 +71,20 @@ export function sized<Config extends RunConfig | SftConfig>(
   adapter: Awaited<ReturnType<typeof bestAdapter>>,
 ): { config: Config; line?: string } {
   if (!loaded.autoMicroBatch) return { config: loaded.config }
-  const unknown = `micro_batch_tokens = "auto" is not known without ${model ? 'an adapter' : 'the model'}: the number above is the most it can be`
+  const unknown = `micro_batch_tokens = "auto" cannot be determined without ${model ? 'an adapter' : 'the model'}: the number above is its upper limit`
   return model && adapter ? withMicroBatch(loaded, model, adapter) : { config: loaded.config, line: unknown }
 }
 
 /** The line about the vLLM server, where one would sample. */
 function samplerLines({ base_url, args, ...config }: VllmConfig, model: string): string[] {
-  const memory = 'Its weights and KV cache are memory of its own, which the table does not count'
-  if (base_url !== undefined) return [`sampler: the vLLM that runs at ${base_url}`, `${memory}.`]
+  const memory = 'Its weights and KV cache take memory of their own, which the table does not include'
+  if (base_url !== undefined) return [`sampler: the vLLM server at ${base_url}`, `${memory}.`]
   const python = findPython(config.python)
   const { port, ...flags } = args
   const written = Object.keys(flags).length ? `, with ${Object.keys(flags).join(', ')}` : ''
-  const missing = existsSync(python) ? '' : ` (not there yet: bash ${SCRIPTS}/setup-vllm.sh makes .venv-vllm)`
+  const missing = existsSync(python) ? '' : ` (not installed yet: bash ${SCRIPTS}/setup-vllm.sh creates .venv-vllm)`
   return [
     `sampler: a vLLM server, started by ${python}${missing} for ${model} on ${port === undefined ? 'a free port' : `port ${show(port)}`}${written}`,
-    `${memory}; on the GPU that trains gpu_memory_utilization under [inference.args] leaves the trainer room.`,
+    `${memory}; if it shares the trainer's GPU, gpu_memory_utilization under [inference.args] must leave room for the trainer.`,
   ]
 }

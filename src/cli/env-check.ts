@@ -72,7 +72,7 @@ function printRows(env: Environment, template: ChatTemplate, print: (line: strin
   print(`turns     ${maxTurns === -1 ? 'no limit but max_seq_len' : maxTurns}`)
   if (tools.length > 0) {
     print(`tools     ${tools.map((tool) => tool.function.name).join(', ')}`)
-    if (!template.showsTools) print('          the chat template shows no tools: they are described in the system message')
+    if (!template.showsTools) print('          the chat template does not render tools: they are described in the system message')
   }
   print(
     `rewards   ${Object.entries(env.rubric.weights)
@@ -87,7 +87,7 @@ function printRows(env: Environment, template: ChatTemplate, print: (line: strin
   const answered = dataset.filter(({ prompt }) => prompt.at(-1)?.role === 'assistant').length
   if (answered > 0)
     wrong.push(
-      `${answered} of the ${dataset.length} prompts end with an assistant's message, after which the model is asked for another one. Leave it out; where it is the right answer, make it the column answer.`,
+      `${answered} of the ${dataset.length} prompts end with an assistant message, after which the model is asked for another one. Remove that message; if it is the right answer, put it into the column answer.`,
     )
   const lengths = dataset
     .slice(0, 200)
@@ -156,7 +156,7 @@ async function printAnswers(
   else if (same) wrong.push(`every answer earns ${rewards[0]}: a reward that does not tell answers apart teaches nothing.`)
   const others = scored.slice(1).flatMap((r) => r.reward ?? [])
   if (!same && own.length > 0 && scored[0].reward !== null && scored[0].reward <= Math.max(...others))
-    print(`  (its own answer earns no more than another: fine where answer is only a part of a right one)`)
+    print(`  (its own answer earns no more than another: fine if the column answer is only a part of a right answer)`)
 }
 
 /** The environment's own answer, written as the policy would write it: one text, or one for each turn. */

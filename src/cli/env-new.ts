@@ -10,14 +10,14 @@ export const ENV_KINDS = ['single', 'multi', 'tools'] as const
 /** Writes `<folder>/<name>.ts` and returns what to do next. Throws UserError for a bad name or kind, and where the file exists or cannot be written. */
 export function newEnvironment(name: string, kind: string, folder: string): string {
   if (!/^[A-Za-z][\w-]{0,63}$/u.test(name))
-    throw new UserError(`env new: "${name}" is no name; use letters, digits, - and _, beginning with a letter.`)
+    throw new UserError(`env new: "${name}" is not a valid name: use letters, digits, - and _, starting with a letter.`)
   const known = ENV_KINDS.find((one) => one === kind)
   if (!known) {
     const near = nearest(kind, ENV_KINDS)
     throw new UserError(`env new: --kind is "${kind}"; it must be one of ${ENV_KINDS.join(', ')}${near ? ` (${near}?)` : ''}.`)
   }
   const path = join(folder, `${name}.ts`)
-  if (existsSync(path)) throw new UserError(`env new: ${path} is there already; choose another name, or delete it.`)
+  if (existsSync(path)) throw new UserError(`env new: ${path} exists already: choose another name, or delete it.`)
   try {
     writeFileSync(path, sources[known](name))
   } catch (error) {

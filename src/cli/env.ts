@@ -10,7 +10,7 @@ import { ENV_KINDS } from './env-new.ts'
 const TINY = 'models/tiny'
 
 export function register(program: Command): void {
-  const env = program.command('env').description('Begin an environment of your own, or check one before a run.')
+  const env = program.command('env').description('Create an environment of your own, or check one before a run.')
   env
     .command('new')
     .description('Write NAME.ts, a small environment that runs as it is, into this folder.')
@@ -23,11 +23,14 @@ export function register(program: Command): void {
   env
     .command('check')
     .description(
-      'Show rows, the first prompt as the model sees it, and the rewards of a few answers; exit code 2 where something is wrong.',
+      'Show rows, the first prompt as the model sees it, and the rewards of a few answers; exit code 2 if something is wrong.',
     )
-    .argument('<environment>', 'id of a bundled one, path, npm package, or environment in Python')
+    .argument('<environment>', 'a bundled id, a path, an npm package, or an environment in Python')
     .option('--args <json>', 'arguments of the environment, as JSON', '{}')
-    .option('--python-path <file>', 'the Python that has an environment in Python (default: that of scripts/setup-verifiers.sh)')
+    .option(
+      '--python-path <file>',
+      'the Python interpreter that has an environment written in Python (default: the one made by scripts/setup-verifiers.sh)',
+    )
     .option('-m, --model <model>', 'folder, hub id or .gguf file whose chat template and tokenizer are used', TINY)
     .option('--chat-template-kwargs <json>', 'variables for the chat template, as in [trainer.args] of a config')
     .action(async (id: string, options: CheckOptions) => {

@@ -47,7 +47,7 @@ export function readEndpoints(file: string): Map<string, Endpoint> {
     const [address, keyVar] = [url ?? base, key ?? variable]
     if (typeof id !== 'string') throw wrong(`endpoint ${i + 1} has no endpoint_id`)
     if (typeof address !== 'string') throw wrong(`${id} has no url`)
-    if (keyVar !== undefined && typeof keyVar !== 'string') throw wrong(`the key of ${id} is no string`)
+    if (keyVar !== undefined && typeof keyVar !== 'string') throw wrong(`the key of ${id} is not a string`)
     // Several entries with one id are replicas of one model; only the first is used.
     if (endpoints.has(id)) continue
     endpoints.set(id, {
@@ -106,7 +106,7 @@ export class EndpointClient implements ChatClient {
     const { url, keyVar } = endpoint
     if (!/^https?:$/u.test(URL.parse(url)?.protocol ?? ''))
       throw new UserError(
-        `The endpoint's address ${JSON.stringify(url)} is not a URL. Write it whole, as http://127.0.0.1:8000/v1.`,
+        `The endpoint's address ${JSON.stringify(url)} is not a URL. Write it in full, such as http://127.0.0.1:8000/v1.`,
       )
     if (keyVar !== undefined && !process.env[keyVar])
       throw new UserError(`The environment variable ${keyVar} holds no key for ${url}. Set it, or name another one.`)

@@ -130,7 +130,7 @@ export async function planEval(words: readonly string[], options: EvalOptions): 
     throw new UserError(
       options.run === undefined
         ? `eval: no environment. Name one (${CLI} eval short-answers -m MODEL), a config (@ FILE) or a run (--run outputs/X).`
-        : `eval: ${options.run} learned from a file, which has no environment. Name one: ${CLI} eval ./my_env.ts --run ${shellWord(options.run)}`,
+        : `eval: ${options.run} was trained on a data file, so it has no environment. Name one: ${CLI} eval ./my_env.ts --run ${shellWord(options.run)}`,
     )
   const environments: EvalEnvironment[] = []
   try {
@@ -175,7 +175,7 @@ function readAsked(words: readonly string[], options: EvalOptions): Asked {
     else ids.push(words[i])
   }
   if (files.length > 1)
-    throw new UserError('eval: one config file at most. Name environments beside it, or evaluate each by itself.')
+    throw new UserError('eval: give at most one config file. Name environments beside it, or evaluate each by itself.')
   if (options.run !== undefined && !existsSync(join(options.run, 'config.toml')))
     throw new UserError(`--run ${options.run}: there is no config.toml in it. Give the folder of a run: outputs/NAME.`)
   const fromFile =
@@ -234,7 +234,7 @@ function onceEach(wanted: readonly Wanted[], notices: string[]): Wanted[] {
   const words = wanted.map((one) => JSON.stringify(one))
   const isFirst = (_: Wanted, i: number) => words.indexOf(words[i]) === i
   const twice = new Set(wanted.filter((one, i) => !isFirst(one, i)).map(({ name, id }) => name ?? id))
-  for (const name of twice) notices.push(`${name} is there more than once, with the same arguments: it is played once.`)
+  for (const name of twice) notices.push(`${name} is named more than once with the same arguments: it is evaluated once.`)
   return wanted.filter(isFirst)
 }
 
@@ -244,7 +244,7 @@ function namedApart(environments: readonly EvalEnvironment[], notices: string[])
     const before = environments.slice(0, i).filter(({ name }) => name === one.name).length
     if (before === 0) return one
     const name = `${one.name}#${before + 1}`
-    notices.push(`${one.name} is there more than once: with ${JSON.stringify(one.args)} it is ${name}.`)
+    notices.push(`${one.name} is named more than once: with ${JSON.stringify(one.args)} it is called ${name}.`)
     return { ...one, name }
   })
 }
@@ -261,12 +261,12 @@ async function openWanted(
   return membersOf({ name: wanted.name ?? wanted.id, env, weight: 1 }).map((member) => {
     const held = options.split === 'eval' && member.env.evalDataset.length > 0
     if (options.split === 'eval' && !held)
-      notices.push(`${member.name} has no held-out tasks: its training tasks are played instead.`)
+      notices.push(`${member.name} has no held-out tasks: its training tasks are used instead.`)
     const all = [...(held ? member.env.evalDataset : member.env.dataset)]
     if (options.shuffle) new Random(hashSeed(options.seed, 'eval order')).shuffle(all)
     const rows = examples === -1 ? all : all.slice(0, examples)
     if (rows.length < examples)
-      notices.push(`${member.name} has ${rows.length} tasks in this split, and ${examples} were asked for.`)
+      notices.push(`${member.name} has ${rows.length} tasks in this split, but ${examples} were asked for.`)
     return { name: member.name, id: wanted.id, args: wanted.args, load: wanted.load, env: member.env, rows, k }
   })
 }
@@ -307,7 +307,7 @@ function runSource(dir: string, options: EvalOptions): RunSource {
   const steps = [...new Set(asked.map(Number))]
   if (missing !== undefined || (steps.length === 0 && !base))
     throw new UserError(
-      `--run ${dir}: ${missing === undefined ? 'it has no checkpoints' : `there is no checkpoint of step ${missing.trim()}`}. ${there.length > 0 ? `There are ${there.join(', ')}.` : 'Checkpoints are written every so many steps (interval of [trainer.ckpt]), and at the end.'}`,
+      `--run ${dir}: ${missing === undefined ? 'it has no checkpoints' : `there is no checkpoint of step ${missing.trim()}`}. ${there.length > 0 ? `There are ${there.join(', ')}.` : 'Checkpoints are written at the end, and in between as often as interval under [trainer.ckpt] says.'}`,
     )
   const checkpoints = steps.map((step) => join(dir, 'checkpoints', `step_${step}`))
   const { use_lora: lora, lora_rank: rank } = trainer.args
@@ -331,7 +331,7 @@ async function withoutDamaged(source: RunSource, { steps }: EvalOptions, notices
   const named = steps !== undefined && steps !== 'all'
   if (broken.length > 0 && (named || (checkpoints.length === 0 && !source.base)))
     throw new UserError(`--run ${source.dir}: a checkpoint is damaged. ${broken[0]}.`)
-  notices.push(...broken.map((line) => `passed over ${line}.`))
+  notices.push(...broken.map((line) => `skipped ${line}.`))
   // An sft run of a new model has the model itself in its checkpoints.
   return { ...source, checkpoints, model: source.model === source.checkpoints[0] ? checkpoints[0] : source.model }
 }
@@ -367,11 +367,11 @@ function samplingOf(
   const unknown = Object.keys(others)
   if (unknown.length > 0 && source.kind !== 'endpoint')
     throw new UserError(
-      `Sampling: ${unknown.join(', ')} is not known to the embedded engine. It knows ${KNOWN.join(', ')} and chat_template_kwargs.`,
+      `Sampling: ${unknown.join(', ')} is not supported by the embedded engine. It supports ${KNOWN.join(', ')} and chat_template_kwargs.`,
     )
   const asked = known.max_tokens
   if (asked !== undefined && !(Number.isSafeInteger(asked) && (asked as number) >= 1))
-    throw new UserError(`Sampling: max_tokens is ${JSON.stringify(asked)}; it must be a whole number from 1 on.`)
+    throw new UserError(`Sampling: max_tokens is ${JSON.stringify(asked)}; it must be a whole number of 1 or more.`)
   const drawn = { top_p, top_k, min_p, repetition_penalty, presence_penalty, frequency_penalty, ...known }
   const sampling: SamplingParams = {
     temperature: args?.eval_temperature ?? 1,

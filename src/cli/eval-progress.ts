@@ -29,7 +29,7 @@ export class EvalProgress {
     this.#rows = parts.map(({ folder }) => folder.done)
     this.#before = this.#rows.flat().length
     const [before, total] = [this.#before, this.#total]
-    if (before > 0) console.error(`${this.#what}: ${before} of ${total} answers are there already`)
+    if (before > 0) console.error(`${this.#what}: ${before} of ${total} answers are done already`)
     // Drawn at once: the first answers of a large model take minutes.
     if (process.stderr.isTTY) this.#draw(`: ${before}/${total} answers`)
   }

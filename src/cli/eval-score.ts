@@ -174,7 +174,7 @@ export function spreadLine(score: EvalScore): string {
   const binOf = (value: number) => Math.min(4, Math.floor((value - least) / width + 1e-9))
   const counts = [0, 1, 2, 3, 4].map((i) => values.filter((value) => binOf(value) === i).length)
   const bins = counts.map((count, i) => `${edge(i)}-${edge(i + 1)}: ${count}`).join(', ')
-  const within = score.within === null ? '' : `; within an example the rewards deviate by ${number(score.within)}`
+  const within = score.within === null ? '' : `; standard deviation within an example: ${number(score.within)}`
   return `examples by mean reward: ${bins}${within}`
 }
 
@@ -192,19 +192,21 @@ export function adviceOf(score: EvalScore): string[] {
   const allZero = spread.every((value) => value === 0)
   if (allZero && attempts >= 10)
     advice.push(
-      `All ${attempts} attempts earned 0: too hard for this model to begin with. Give easier tasks, partial rewards, a few rows of sft first, or a larger model.`,
+      `All ${attempts} attempts earned 0: the tasks are too hard for this model. Use easier tasks, partial rewards or a larger model, or train on a few rows with sft first.`,
     )
-  else if (allZero) advice.push(`All ${attempts} attempts earned 0; ask 10 or more before you judge (-n, -r).`)
-  else if (avg.mean >= 0.8) advice.push(`It earns ${number(avg.mean)} already: take harder tasks, there is little left to learn.`)
+  else if (allZero) advice.push(`All ${attempts} attempts earned 0, but that is too few to judge: sample 10 or more (-n, -r).`)
+  else if (avg.mean >= 0.8)
+    advice.push(`The mean reward is ${number(avg.mean)} already, so there is little left to learn: take harder tasks.`)
   else if (mixed !== null && mixed < 0.3)
     advice.push(
-      `Only ${formatPercent(mixed)} of the examples have answers that differ in reward, and only they teach. Raise rollouts_per_example or the temperature, or leave out what is always or never solved.`,
+      `Only ${formatPercent(mixed)} of the examples have answers that differ in reward, and only these teach anything. Raise rollouts_per_example or the temperature, or leave out examples that are always or never solved.`,
     )
   else if (mixed !== null)
     advice.push(
       `Base score ${number(avg.mean)}, and ${formatPercent(mixed)} of the examples have answers that differ in reward: there is something to learn here.`,
     )
-  if (k < 2) advice.push('With one answer an example the spread within groups is not known: use -r 4 or more before training.')
+  if (k < 2)
+    advice.push('With one answer to each example, the spread within groups is unknown: use -r 4 or more before training.')
   if (truncated !== null && truncated > 0.1)
     advice.push(`${formatPercent(truncated)} of the answers were cut off: raise max_tokens (-t), or ask for shorter answers.`)
   return advice

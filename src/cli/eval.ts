@@ -21,26 +21,36 @@ export function register(program: Command): void {
     .option('-b, --base-url <url>', 'an OpenAI-compatible endpoint, with its path: http://127.0.0.1:8000/v1')
     .option('-k, --api-key-var <name>', 'the environment variable that holds the key of the endpoint')
     .option('-e, --endpoints <file>', 'the file that names endpoints (default: configs/endpoints.toml, endpoints.toml)')
-    .option('--run <dir>', 'the checkpoints of a run, and the model that it began with; environments are those of the run')
-    .option('--steps <list>', 'with --run: its checkpoints at these steps, as 10,50,100 or best (default: all that are kept)')
-    .option('--no-base', 'with --run: leave out the model that it began with')
+    .option('--run <dir>', 'evaluate the checkpoints of a run and the model that it started from, on the environments of the run')
+    .option(
+      '--steps <list>',
+      'with --run: only the checkpoints of these steps, such as 10,50,100 or best (default: all that are kept)',
+    )
+    .option('--no-base', 'with --run: leave out the model that it started from')
     .option(
       '-n, --num-examples <count>',
       'examples of each environment; -1: all (default: eval_examples of the config, else 32)',
       countOrAll,
     )
-    .option('-r, --rollouts-per-example <count>', 'answers of each example (default: 4)', whole(1))
+    .option('-r, --rollouts-per-example <count>', 'answers to each example (default: 4)', whole(1))
     .option('-a, --env-args <json>', 'arguments of the environments')
-    .option('--python-path <file>', 'the Python that has environments in Python (default: that of scripts/setup-verifiers.sh)')
-    .addOption(new Option('--split <name>', 'held-out tasks, or the ones to train on').choices(['eval', 'train']).default('eval'))
-    .option('--shuffle', 'take examples at random from the split, by --seed, not its first ones')
+    .option(
+      '--python-path <file>',
+      'the Python interpreter that has the environments written in Python (default: the one made by scripts/setup-verifiers.sh)',
+    )
+    .addOption(
+      new Option('--split <name>', 'eval: held-out tasks; train: the tasks to train on')
+        .choices(['eval', 'train'])
+        .default('eval'),
+    )
+    .option('--shuffle', 'take random examples of the split (by --seed) instead of its first ones')
     .option('-t, --max-tokens <count>', "tokens of an answer (default: the config's, else 512)", whole(1))
     .option('-T, --temperature <number>', "0 is greedy (default: the config's eval_temperature, else 1)", notNegative)
     .option('-S, --sampling-args <json>', 'top_p, top_k, chat_template_kwargs, ...; other fields are passed on to an endpoint')
-    .option('-c, --max-concurrent <count>', 'answers under way at once', whole(1), 32)
+    .option('-c, --max-concurrent <count>', 'how many answers may be in progress at once', whole(1), 32)
     .option('--max-seq-len <tokens>', 'tokens of prompt and answers together, in the embedded engine', whole(2))
-    .option('-o, --output-dir <dir>', 'results go to a folder below it', 'outputs/evals')
-    .option('-R, --resume', 'go on with the newest evaluation of the same settings; failed answers are played again')
+    .option('-o, --output-dir <dir>', 'where to make the folders of the results', 'outputs/evals')
+    .option('-R, --resume', 'continue the newest evaluation with the same settings; failed answers are tried again')
     .option('--seed <number>', 'seed of sampling and of --shuffle', whole(0), 42)
     .option('--solved-at <reward>', 'a reward of at least this counts as solved in pass@k', notNegative, 0.5)
     .action(evaluate)
@@ -55,7 +65,7 @@ async function evaluate(words: string[], options: EvalOptions): Promise<void> {
   const { EvalProgress } = await import('./eval-progress.ts')
   const plan = await planEval(words, options)
   outliveReaders()
-  const stop = stopOnSignal('what is under way is left, whole examples are kept')
+  const stop = stopOnSignal('unfinished examples are dropped, finished ones are kept')
   try {
     for (const notice of plan.notices) console.error(`note: ${notice}`)
     checkOutFolder('--output-dir', options.outputDir)
@@ -108,7 +118,7 @@ async function evaluate(words: string[], options: EvalOptions): Promise<void> {
       console.log('\nIntervals: 95 % bootstrap over examples. mixed: examples whose answers differ in reward.')
     console.log(`results  ${folders.join('\n         ')}`)
     if (stop.signal.aborted) {
-      console.error('Stopped: whole examples are kept; the same command with --resume goes on.')
+      console.error('Stopped: finished examples are kept; the same command with --resume continues.')
       process.exitCode = 130
     }
   } finally {

@@ -45,7 +45,7 @@ export function withMicroBatch<Config extends RunConfig | SftConfig>(
   if (kept !== undefined) return keepMicroBatch(config, model, kept, room, adapter.limits)
   if (room) return sizeMicroBatch(config, model, room, adapter.limits)
   throw new UserError(
-    `trainer.args.micro_batch_tokens is "auto", but nothing on this machine tells how much memory ${adapter.name} has. Write trainer.args.gpu_memory = GiB that the run may fill, or the number of tokens.`,
+    `trainer.args.micro_batch_tokens is "auto", but this machine does not report how much memory ${adapter.name} has. Set trainer.args.gpu_memory to the GiB that the run may use, or micro_batch_tokens to a number.`,
   )
 }
 
@@ -74,7 +74,7 @@ export function limitMemory(gpu: Gpu, gib: number | undefined): void {
 export function tellMemory(error: unknown): unknown {
   if (!isOutOfMemory(error)) return error
   return new UserError(
-    `The run does not fit before its first step: ${error.message}. Lower inference.max_num_seqs (or kv_cache_bytes), trainer.args.max_seq_len or lora_rank, take a smaller model, or raise gpu_memory where that is the limit; --dry-run lists what takes the memory.`,
+    `The run does not fit into memory, even before its first step: ${error.message}. Lower inference.max_num_seqs (or kv_cache_bytes), trainer.args.max_seq_len or lora_rank, take a smaller model, or raise gpu_memory where that is the limit; --dry-run lists what takes the memory.`,
   )
 }
 

@@ -78,7 +78,8 @@ function report(error: unknown): number {
   // printable: a message may quote what a model or a server wrote.
   console.error(printable(debug ? (error.stack ?? error.message) : messageOf(error)))
   if (error instanceof UserError) return 2
-  if (!debug) console.error('(This is a fault of dawn-rl or of the machine: DAWN_RL_DEBUG=1 shows where it comes from.)')
+  if (!debug)
+    console.error('(This is an error in dawn-rl or on this machine, not in your input: DAWN_RL_DEBUG=1 shows the stack trace.)')
   return 1
 }
 

@@ -18,7 +18,7 @@ export function register(program: Command): void {
   program
     .command('merge')
     .description(
-      'Write a model as a Hugging Face folder (of a GGUF in bf16), with a LoRA adapter folded into the weights where one is given.',
+      'Write a model as a Hugging Face folder (in bf16 if it is a GGUF), with a LoRA adapter merged into the weights if one is given.',
     )
     .requiredOption('--model <ref>', 'a folder, a .gguf file or a hub id; with --adapter the model that it was trained on')
     .option('--adapter <dir>', 'a PEFT adapter folder; without it the model itself is written')

@@ -28,8 +28,8 @@ export function withModelAndBatch(command: Command): Command {
     .requiredOption('--batch <file>', 'a JSON list of { input_ids, loss_mask, inference_logprobs, advantages }')
     .requiredOption('--out <file>', 'the safetensors file to write')
     .option('--temperature <number>', 'logits are divided by it', positive, 1)
-    .option('--micro-batch-tokens <count>', 'the most tokens computed at once; changes memory, not the result', whole(1), 2048)
-    .option('--matrix-units', "large products on the GPU's matrix units, in f16")
+    .option('--micro-batch-tokens <count>', 'the most tokens computed at once; affects memory, not the result', whole(1), 2048)
+    .option('--matrix-units', "compute large matrix products on the GPU's matrix units, in f16")
     .addOption(quantizationOption())
 }
 
@@ -73,7 +73,7 @@ export async function withDecoder(
     } catch (error) {
       if (!isOutOfMemory(error)) throw error
       throw new UserError(
-        `The batch does not fit: ${error.message}. Lower --micro-batch-tokens (${options.microBatchTokens}); a sequence is computed whole, however long.`,
+        `The batch does not fit into memory: ${error.message}. Lower --micro-batch-tokens (${options.microBatchTokens}); a sequence is never split, however long it is.`,
       )
     } finally {
       decoder.release()

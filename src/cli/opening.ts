@@ -8,7 +8,7 @@ import { gainsByWideVectors, type WideVectorWork } from '../model/wide-vectors.t
 /** Opens the device for one model; prints a line where it is no GPU. */
 export async function openGpu(model: ModelConfig, work: WideVectorWork): Promise<Gpu> {
   const gpu = await Gpu.open({ wideVectors: gainsByWideVectors([model], work) })
-  if (gpu.facts.software) console.error(`no GPU here: running on the CPU (${gpu.facts.name})`)
+  if (gpu.facts.software) console.error(`no GPU found: running on the CPU (${gpu.facts.name})`)
   return gpu
 }
 

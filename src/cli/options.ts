@@ -19,12 +19,15 @@ export const notNegative = value((x) => x >= 0, 'a number, 0 or above')
 
 /** A whole number in a range. */
 export function whole(least: number, most?: number): Value {
-  const range = most === undefined ? `from ${least} on` : `from ${least} to ${most}`
+  const range = most === undefined ? `of ${least} or more` : `from ${least} to ${most}`
   return value((x) => Number.isSafeInteger(x) && x >= least && x <= (most ?? x), `a whole number ${range}`)
 }
 
 /** A number of things, 1 or more; -1 is all of them. */
-export const countOrAll = value((x) => Number.isSafeInteger(x) && (x >= 1 || x === -1), 'a whole number from 1 on, or -1 for all')
+export const countOrAll = value(
+  (x) => Number.isSafeInteger(x) && (x >= 1 || x === -1),
+  'a whole number of 1 or more, or -1 for all',
+)
 
 /** @throws UserError for a text that is no JSON object */
 export function jsonObject(verb: string, option: string, text: string): Record<string, unknown> {
@@ -34,12 +37,12 @@ export function jsonObject(verb: string, option: string, text: string): Record<s
   } catch (error) {
     throw new UserError(`${verb}: ${option} is not valid JSON (${messageOf(error)}). Write ${option} '{"key": 1}'.`)
   }
-  throw new UserError(`${verb}: ${option} must be a JSON object, as '{"key": 1}'.`)
+  throw new UserError(`${verb}: ${option} must be a JSON object, such as '{"key": 1}'.`)
 }
 
 /** `--quantization` with its choices; its value is a `Quantization`. */
 export const quantizationOption = (): Option =>
   new Option(
     '--quantization <how>',
-    'hold the layers in few bits: gguf as a quantised GGUF file has them; q8_0 the same, and all other layers in 8 bits (default: bf16)',
+    'keep layers quantised on the GPU: gguf keeps those that are quantised in the GGUF file; q8_0 also quantises all others to 8 bits (default: bf16)',
   ).choices(QUANTIZATIONS)

@@ -49,5 +49,5 @@ export function checkModelFolder(word: string, dir: string): void {
   if (!existsSync(dir)) return
   const names = statSync(dir).isDirectory() ? readdirSync(dir) : ['']
   if (names.length === 0 || ['config.json', 'adapter_config.json'].some((file) => existsSync(join(dir, file)))) return
-  throw new UserError(`${word} is ${dir}, which holds something that is no model. Name another folder.`)
+  throw new UserError(`${word} is ${dir}, which holds something other than a model. Name another folder.`)
 }

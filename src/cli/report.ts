@@ -42,7 +42,7 @@ function sinkNames(text: string): SinkName[] {
   return text.split(',').map((word) => {
     const name = SINKS.find((one) => one === word.trim())
     if (name) return name
-    throw new InvalidArgumentError(`It must be one or several of ${SINKS.join(', ')}, with commas between.`)
+    throw new InvalidArgumentError(`It must be one or more of ${SINKS.join(', ')}, separated by commas.`)
   })
 }
 
@@ -53,7 +53,7 @@ async function report(dirs: string[], { out, plots, bench = [], sync }: Options)
   for (const [i, path] of paths.entries()) {
     if (!statSync(join(path, 'metrics.jsonl'), { throwIfNoEntry: false })?.isFile())
       throw new UserError(
-        `${dirs[i]} has no metrics.jsonl: it is no run's folder, or its first step is still to come. Give outputs/NAME.`,
+        `${dirs[i]} has no metrics.jsonl: it is not the folder of a run, or the run's first step is not done yet. Give outputs/NAME.`,
       )
   }
   if (sync) {
@@ -64,7 +64,7 @@ async function report(dirs: string[], { out, plots, bench = [], sync }: Options)
   const page = out ?? (dirs.length === 1 ? undefined : dirs.length === 0 ? 'bench.html' : 'compare.html')
   const made = await writeReport(paths, { out: page, plots, bench }).catch((error: unknown) => {
     if (isSystemError(error))
-      throw new UserError(`The report cannot be made: ${error.message}. Name another place with --out, or see to that file.`)
+      throw new UserError(`The report cannot be made: ${error.message}. Name another place with --out, or check that file.`)
     throw error
   })
   console.log(made.path)
@@ -94,6 +94,6 @@ async function send(path: string, names: SinkName[]): Promise<void> {
   const left = await sinks.close()
   for (const line of failed) console.error(line)
   const sent = names.filter((name) => !left.includes(name))
-  if (sent.length > 0) console.log(`${sent.join(', ')}: all rows of ${join(path, 'metrics.jsonl')} are there`)
+  if (sent.length > 0) console.log(`${sent.join(', ')}: all rows of ${join(path, 'metrics.jsonl')} were sent`)
   if (left.length > 0) process.exitCode = 1
 }

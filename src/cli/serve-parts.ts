@@ -50,7 +50,7 @@ export async function modelParts(
   const { toolCallParser, reasoningParser, chatTemplate, chatTemplateKwargs } = options
   if (!['auto', 'none'].includes(toolCallParser)) toolParser(toolCallParser)
   if (!['auto', 'none', 'think'].includes(reasoningParser))
-    throw new UserError(`There is no --reasoning-parser ${reasoningParser}; there are think, none and auto.`)
+    throw new UserError(`There is no --reasoning-parser ${reasoningParser}; choose think, none or auto.`)
   const thinks = templateThinks(chatTemplate ?? tokenizer.chatTemplate)
   const { vocabSize, eosTokenIds } = model.config
   let grammars: Promise<Grammars> | undefined

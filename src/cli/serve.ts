@@ -19,22 +19,26 @@ export function register(program: Command): void {
       listed,
     )
     .option('--adapter <name=dir>', 'a PEFT adapter under a name; may be given several times', listed)
-    .option('--host <address>', "the address to listen on; any but this machine's own needs a key", '127.0.0.1')
+    .option('--host <address>', 'the address to listen on; one that other machines can reach needs a key', '127.0.0.1')
     .option('--port <number>', 'the port to listen on; 0: any free one', whole(0, 65535), 8000)
     .option(
       '--api-key <key>',
-      'a key that requests must carry; may be given several times (better in DAWN_RL_API_KEY: others see the command line)',
+      'a key that requests must carry; may be given several times (DAWN_RL_API_KEY is safer: other users can see the command line)',
       listed,
     )
-    .option('--allowed-origins <origin>', "a web page's origin that may ask, or *; may be given several times", listed)
-    .option('--adapter-root <dir>', 'adapters and weights are loaded from below it at run time; default: not at all')
+    .option(
+      '--allowed-origins <origin>',
+      'the origin of web pages that may send requests, or *; may be given several times',
+      listed,
+    )
+    .option('--adapter-root <dir>', 'the folder below which requests may load adapters and weights (default: they may load none)')
     .addOption(
       new Option(
         '--dev-mode',
-        'routes that stop the engine and change weights: /pause, /collective_rpc, ... (default: on loopback)',
+        'offer routes that stop the engine and change weights: /pause, /collective_rpc, ... (default: only on loopback)',
       ),
     )
-    .option('--no-dev-mode', 'without these routes')
+    .option('--no-dev-mode', 'leave these routes out')
   withEngine(command)
   withAnswers(command)
   withLimits(command)
@@ -56,7 +60,7 @@ function withEngine(command: Command): void {
     )
     .option(
       '--kv-cache-bytes <bytes>',
-      'memory of the KV cache, with K, M or G; default: what max-num-seqs whole sequences need, at most half of the memory that the GPU has free (on a CPU, or where it is not known, 1G)',
+      'size of the KV cache, with K, M or G (default: enough for max-num-seqs sequences of full length, but at most half of the free GPU memory; at most 1G on a CPU, or where the free memory is unknown)',
       bytes,
     )
     .addOption(
@@ -64,8 +68,8 @@ function withEngine(command: Command): void {
     )
     .option('--max-loras <count>', 'adapters that are loaded at the same time', whole(0, 256), 4)
     .option('--max-lora-rank <rank>', 'the largest rank of an adapter', whole(1, 512), 16)
-    .option('--no-enable-prefix-caching', 'compute each prompt whole, also where it begins like an earlier one')
-    .option('--matrix-units', "large products on the GPU's matrix units, in f16")
+    .option('--no-enable-prefix-caching', 'compute each prompt in full, even if it begins like an earlier one')
+    .option('--matrix-units', "compute large matrix products on the GPU's matrix units, in f16")
     .addOption(quantizationOption())
 }
 
@@ -74,7 +78,7 @@ function withAnswers(command: Command): void {
     .addOption(
       new Option(
         '--logprobs-mode <mode>',
-        'log-probabilities from which logits? raw: as the model gives them; processed: as they are sampled from, after penalties, temperature, filters and formats; policy: after temperature only',
+        'the logits from which log-probabilities are computed. raw: those of the model; processed: those that are sampled from, after penalties, temperature, filters and formats; policy: after temperature only',
       )
         .choices(['raw_logprobs', 'processed_logprobs', 'policy_logprobs'])
         .default('raw_logprobs'),
@@ -106,7 +110,7 @@ function withLimits(command: Command): void {
   command
     .option(
       '--max-queue <count>',
-      'completions that may wait beside those that run; further ones get status 429',
+      'how many completions may wait while others run; further ones get status 429',
       whole(0, 1_000_000),
       1024,
     )
@@ -140,12 +144,12 @@ async function serve(options: ServeOptions): Promise<void> {
   outliveReaders()
   // Until it listens, a signal ends the process at once (Node's default): nobody waits for an answer yet.
   const server = await openServer(options)
-  const stop = stopOnSignal(`requests that run get ${options.drainSeconds} s to end, new ones are refused`)
+  const stop = stopOnSignal(`running requests get ${options.drainSeconds} s to finish, new ones are refused`)
   try {
     const lost = await Promise.race([server.lost, once(stop.signal, 'abort').then(() => undefined)])
     // On a lost device running requests fail at once.
     await server.close(options.drainSeconds)
-    if (lost) throw new Error(`${lost.message}. The server has ended, as it could answer nothing more: start it again.`)
+    if (lost) throw new Error(`${lost.message}. The server has stopped, as it can no longer answer: start it again.`)
   } finally {
     stop.release()
   }

@@ -191,7 +191,7 @@ function changesOf(
   const changes = dataChanges(extra, { seed, shuffle_dataset })
   if (typeof extra.examples === 'number' && extra.examples !== train.length)
     changes.push(
-      `the data had ${extra.examples} examples and has ${train.length}: those from here on are not those that were to come.`,
+      `the data had ${extra.examples} examples and now has ${train.length}: from here on, they are not those that would have come.`,
     )
   return changes
 }
@@ -253,8 +253,8 @@ async function encoded<Row>(
   const tokens = samples[longest].ids.length
   throw new UserError(
     long.length === 1
-      ? `${where(longest)} has ${tokens} tokens, more than max_seq_len (${maxTokens}); raise it or take the example out.`
-      : `${long.length} of ${rows.length} examples have more tokens than max_seq_len (${maxTokens}): the first is ${where(long[0])}, the longest ${where(longest)} with ${tokens}. Raise it to ${tokens} or take them out.`,
+      ? `${where(longest)} has ${tokens} tokens, more than max_seq_len (${maxTokens}); raise it or remove the example.`
+      : `${long.length} of ${rows.length} examples have more tokens than max_seq_len (${maxTokens}): the first is ${where(long[0])}, the longest ${where(longest)} with ${tokens}. Raise it to ${tokens} or remove them.`,
   )
 }
 

@@ -65,7 +65,7 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
     if (trainer.step > 0) out.print(`checkpoint: ${folder.checkpointPath(trainer.step)}`)
     if (trainer.step < args.max_steps)
       out.print(
-        `stopped after step ${trainer.step} of ${args.max_steps}; go on: ${CLI} sft ${AT} ${shellWord(folder.configPath)} --resume`,
+        `stopped after step ${trainer.step} of ${args.max_steps}; to continue: ${CLI} sft ${AT} ${shellWord(folder.configPath)} --resume`,
       )
     await reportAtEnd(folder.path, warn)
     if (trainer.step === args.max_steps) {
@@ -79,7 +79,7 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
         args.use_lora && config.model.name
           ? `--model.name ${shellWord(config.model.name)} --model.adapter ${made}`
           : `--model ${made}`
-      out.print(`reinforcement learning goes on from it: ${TRAIN} ${AT} FILE ${words}`)
+      out.print(`continue with reinforcement learning: ${TRAIN} ${AT} FILE ${words}`)
     }
   } catch (error) {
     failed = true

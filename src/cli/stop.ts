@@ -9,7 +9,7 @@ const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
  * once, with code 130. A shell tells of its closed terminal as often as it likes: a further SIGHUP ends nothing.
  * @param now what happens before the end, for the line that announces it
  */
-export function stopOnSignal(now = 'the step under way is finished and saved first'): {
+export function stopOnSignal(now = 'the current step is finished and saved first'): {
   signal: AbortSignal
   stop(): void
   release(): void
@@ -17,7 +17,7 @@ export function stopOnSignal(now = 'the step under way is finished and saved fir
   const abort = new AbortController()
   const onSignal = (name: NodeJS.Signals) => {
     if (!abort.signal.aborted) {
-      console.error(`\n${name}: ${now}; once more ends at once.`)
+      console.error(`\n${name}: ${now}; a second signal ends at once.`)
       abort.abort()
     } else if (name !== 'SIGHUP') process.exit(130)
   }

@@ -40,8 +40,8 @@ export function watchLoop(limitMs = 60_000): { close(): void } {
   const timer = setInterval(() => Atomics.add(view, 0, 1), everyMs).unref()
   const kill = process.platform === 'win32' ? `taskkill /F /PID ${process.pid}` : `kill -9 ${process.pid}`
   const stuck =
-    `the run has been held up for SECONDS s by code that computes without a pause: a reward, an environment or a loss in TypeScript? ` +
-    `No limit and no Ctrl-C reaches it. \`${kill}\` ends the run, and --resume goes on from its newest checkpoint.`
+    `the run has been blocked for SECONDS s by code that computes without a pause, such as a reward, an environment or a loss in TypeScript. ` +
+    `Neither time limits nor Ctrl-C can stop it. \`${kill}\` ends the run, and --resume continues from its newest checkpoint.`
   const workerData = { beats, looks, everyMs, stuck, again: 'the run goes on.' }
   const worker = new Worker(thread, { eval: true, workerData, execArgv: [], env: {} })
   worker.unref()

@@ -41,7 +41,7 @@ export class StepTrace implements Phases {
     const [first, last] = wish.steps ?? [second, Math.min(second + 1, maxSteps)]
     if (first > maxSteps || first <= firstStep)
       throw new UserError(
-        `--trace ${first}: this run makes steps ${firstStep + 1} to ${maxSteps}, so that there would be nothing to trace.`,
+        `--trace ${first}: this run does steps ${firstStep + 1} to ${maxSteps}, so there would be nothing to trace. Name one of these.`,
       )
     this.#wish = wish
     this.#options = options
@@ -99,7 +99,7 @@ export class StepTrace implements Phases {
     const write = async (): Promise<void> => {
       const events = await stopped.finish()
       const full = stopped.full
-        ? [`It was full before its end: events beyond ${events.length} are missing. Trace fewer steps.`]
+        ? [`The trace was full too early: events after the first ${events.length} are missing. Trace fewer steps.`]
         : []
       const notes = [...stopped.notes, ...full]
       const about = { 'dawn-rl': versionOf('dawn-rl') ?? 'unknown', adapter, steps, level: stopped.level, notes: notes.join(' ') }

@@ -78,7 +78,7 @@ export async function outliveDevice<Config extends RunConfig | SftConfig>(
       if (failed > pauses.tries) throw over(error, `${failed} times without a finished step in between`, folder, mend)
       if (!stop.aborted) {
         console.error(
-          `${error.message}. It is opened again in ${ms / 1000} s, and the run goes on from what is saved (try ${failed} of ${pauses.tries}).`,
+          `${error.message}. It is opened again in ${ms / 1000} s, and the run continues from its last checkpoint (attempt ${failed} of ${pauses.tries}).`,
         )
         await sleep(ms, undefined, { signal: stop }).catch(() => {})
       }
@@ -89,10 +89,12 @@ export async function outliveDevice<Config extends RunConfig | SftConfig>(
 
 /** What may help where it is lost again and again. */
 const mend =
-  ' Systems end work of a GPU that takes seconds; with a smaller trainer.args.micro_batch_tokens it takes less (docs/troubleshooting.md, "The GPU device is lost").'
+  ' Operating systems reset a GPU that works for seconds without a pause; a smaller trainer.args.micro_batch_tokens shortens its work (docs/troubleshooting.md, "The GPU device is lost").'
 
 function over(error: unknown, why: string, folder: RunFolder | undefined, help = ''): Error {
   const verb = error instanceof LostRun && 'data' in error.config ? `${CLI} sft` : TRAIN
-  const on = folder ? ` What is saved is whole: ${verb} ${AT} ${shellWord(folder.configPath)} --resume goes on from there.` : ''
+  const on = folder
+    ? ` What was saved is intact: ${verb} ${AT} ${shellWord(folder.configPath)} --resume continues from there.`
+    : ''
   return new Error(`${messageOf(error)} (${why}).${help}${on}`, { cause: error })
 }

@@ -90,17 +90,17 @@ export class RunCheckpoints {
     const dir = one ?? newest?.dir
     if (!dir && broken.length > 0) {
       throw new UserError(
-        `${folder.path} has no whole checkpoint to resume from. ${broken[0]} Start a new run without --resume, under another run_name.`,
+        `${folder.path} has no intact checkpoint to resume from. ${broken[0]} Start a new run without --resume, under another run_name.`,
       )
     }
     if (!dir) {
       const gone = removed(rewind(-1))
       const origin = readOrigin(folder)
       if (origin) return await this.#fork(origin)
-      print(`resumed  nothing was saved yet: from the first step on${gone}`)
+      print(`resumed  nothing was saved yet: starting from the first step${gone}`)
       return undefined
     }
-    for (const line of broken) warn(`passed over ${line}`)
+    for (const line of broken) warn(`skipped ${line}`)
     const state = await this.#load(dir, dir === newest?.dir)
     this.#keepMicroBatch(state.extra)
     this.#best = state.best?.metric === this.#parts.ckpt.keep_best ? state.best : undefined
@@ -112,7 +112,7 @@ export class RunCheckpoints {
     const missing = Array.from({ length: state.step + 1 - first }, (_, i) => first + i).filter((step) => !rows.has(step))
     if (missing.length > 0)
       warn(
-        `metrics.jsonl has no row of ${missing.length} of the steps so far, the last of them ${missing.at(-1)}: it could not be written, or was taken away. Curves and totals go without.`,
+        `metrics.jsonl has no rows for ${missing.length} of the steps so far (the last of them is step ${missing.at(-1)}): they could not be written, or were removed. Curves and totals lack them.`,
       )
     this.#warnAtTheEnd("a run's", state.step)
     return state
@@ -154,7 +154,7 @@ export class RunCheckpoints {
     if (used === undefined || asked !== trainer.options.microBatchTokens || used >= asked) return
     trainer.fitting.shrinkTo(used)
     print(
-      `micro    ${used} tokens: more did not fit before. Another trainer.args.micro_batch_tokens than ${asked} begins with that.`,
+      `micro    ${used} tokens: more did not fit into memory before. To try another size, set trainer.args.micro_batch_tokens to a number other than ${asked}.`,
     )
   }
 
@@ -219,7 +219,7 @@ async function originOf({ dir, step }: Fork, warn: (line: string) => void): Prom
   }
   const { newest, broken } = await newestIntact(root)
   if (!newest) throw new UserError(`--fork ${dir}: ${broken[0] ?? 'it has no checkpoint'}.`)
-  for (const line of broken) warn(`passed over ${line}`)
+  for (const line of broken) warn(`skipped ${line}`)
   return { from: resolve(dir), step: newest.step }
 }
 
@@ -276,17 +276,17 @@ export function dataChanges(before: Record<string, unknown>, now: Data): string[
   const changes: string[] = []
   if (seed !== undefined && seed !== now.seed)
     changes.push(
-      `the seed was ${seed} and is ${now.seed}: from here on tasks come in another order, and some of this pass may come twice.`,
+      `the seed was ${seed} and is now ${now.seed}: from here on, tasks come in another order, and some of this pass may come twice.`,
     )
   if (seed !== undefined && shuffled !== shuffles)
     changes.push(
-      `shuffle_dataset was ${shuffled} and is ${shuffles}: rows come in another order from here on, and some of this pass may come twice.`,
+      `shuffle_dataset was ${shuffled} and is now ${shuffles}: from here on, rows come in another order, and some of this pass may come twice.`,
     )
   if (environments && now.environments && JSON.stringify(environments) !== JSON.stringify(now.environments)) {
     const words = (all: NonNullable<Data['environments']>) =>
       all.map(({ name, weight, rows }) => `${name} (${rows} rows, weight ${weight})`).join(', ')
     changes.push(
-      `the environments were ${words(environments)} and are ${words(now.environments)}: the tasks from here on are not those that were to come.`,
+      `the environments were ${words(environments)} and are now ${words(now.environments)}: from here on, the tasks are not those that would have come.`,
     )
   }
   return changes

@@ -53,6 +53,6 @@ export function tellDisk(
   out.print(`disk     ${line}`)
   if (short === undefined) return
   out.warn(
-    `${short} will not fit on this disk: lower keep_last under [trainer.ckpt], or choose another output_dir. A run that finds the disk full waits for room.`,
+    `${short} will not fit on this disk: lower keep_last under [trainer.ckpt], or choose another output_dir. If the disk fills up, the run waits until there is room.`,
   )
 }

@@ -55,10 +55,12 @@ export async function openInputs(loaded: Pick<Loaded<RunConfig>, 'config' | 'at'
     const encode: Inputs['encode'] = (messages, tools) => template.prompt(messages, tools).ids
     const notices = [...unread, ...environments.flatMap((source) => checkPrompts(source, template, args))]
     if (environments.some(({ env }) => env.tools && env.tools.length > 0) && !template.showsTools)
-      notices.push("the model's chat template shows no tools: they are described in the system message, in Hermes' form.")
+      notices.push(
+        "the model's chat template does not render tools: they are described in the system message, in the Hermes format.",
+      )
     if (tokenizer.eosTokenIds.length === 0)
       notices.push(
-        'the model names no token that ends an answer, so that every answer is cut off at max_tokens: write its eos_token_id into generation_config.json.',
+        'the model has no end-of-sequence token, so every answer is cut off at max_tokens: add its eos_token_id to generation_config.json.',
       )
     if (args.eval_strategy === 'steps' && !environments.some((source) => evaluatedRows(source).length > 0))
       notices.push('eval_strategy is "steps", but no environment has held-out tasks: nothing is evaluated.')
@@ -100,7 +102,7 @@ async function openEnvironments({ config, at }: Pick<Loaded<RunConfig>, 'config'
   const names = environments.map(({ name }) => name)
   const twice = names.find((name, i) => names.indexOf(name) < i)
   if (twice !== undefined)
-    throw new UserError(`Two environments are named ${twice}. Give one another name: [[env]] name = "...".`)
+    throw new UserError(`Two environments are named ${twice}. Give one of them another name: [[env]] name = "...".`)
   const empty = environments.find(({ env }) => env.dataset.length === 0)
   if (empty) throw new UserError(`The environment ${empty.name} has no rows to train on.`)
   return environments
@@ -149,7 +151,7 @@ export async function openAdapter(config: RunConfig | SftConfig, model: Pick<Mod
   ].filter(Boolean)
   if (differs.length === 0) return adapter
   throw new UserError(
-    `The adapter ${config.model.adapter} was made with ${differs.join(', ')}, and this config says otherwise. Write that under [trainer.args].`,
+    `The adapter ${config.model.adapter} was made with ${differs.join(', ')}, but this config says otherwise. Write these values under [trainer.args].`,
   )
 }
 

@@ -16,7 +16,7 @@ export function reportRun(run: Run, result: LoopResult): void {
   const { args } = config.trainer
   const { lastStep } = result
   const { console: out } = run.parts.monitor
-  if (lastStep === 0) return out.print('\nStopped before the first step was done: there is nothing to go on from.')
+  if (lastStep === 0) return out.print('\nStopped before the first step was done: there is nothing to resume.')
   if (lastStep < args.max_steps) out.print(`\nStopped after step ${lastStep} of ${args.max_steps}; it is saved.`)
   // In a resumed run the first process did the evaluation before training.
   const before = readBriefs(folder.rolloutsPath(0)).filter(({ split }) => split === 'eval')
@@ -41,7 +41,7 @@ export function reportRun(run: Run, result: LoopResult): void {
     files: Object.fromEntries(Object.entries(files).filter(([, path]) => existsSync(path))),
     next:
       lastStep < args.max_steps || missedEvals(run.parts.evaluated.steps, lastStep, config, folder).length > 0
-        ? [`go on: ${TRAIN} ${AT} ${shellWord(folder.configPath)} --resume`]
+        ? [`continue: ${TRAIN} ${AT} ${shellWord(folder.configPath)} --resume`]
         : suggestions(run, lastStep, checkpoint),
   })
   out.print(`\n${text}\n`)

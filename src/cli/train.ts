@@ -13,7 +13,7 @@ export function register(program: Command): void {
   program
     .command('train')
     .description(
-      'Train by reinforcement: train @ config.toml [@ overlay.toml] [--trainer.args.learning_rate 1e-4] [--dry-run] [--resume]',
+      'Train with reinforcement learning: train @ config.toml [@ overlay.toml] [--trainer.args.learning_rate 1e-4] [--dry-run] [--resume]',
     )
     .argument('[words...]', '@ config files, --dotted.key overrides; --help lists every key')
     .helpOption(false)

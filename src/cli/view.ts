@@ -24,11 +24,11 @@ export function register(program: Command): void {
       'Show runs on a local web page: curves, rollouts token by token, timelines, kernels, configs; live and afterwards.',
     )
     .argument('[dir]', 'a folder of runs, or one run', 'outputs')
-    .option('--host <address>', 'where to listen; an address that other machines reach needs a key', '127.0.0.1')
+    .option('--host <address>', 'the address to listen on; one that other machines can reach needs a key', '127.0.0.1')
     .option('--port <number>', 'the port to listen on; 0: any free one', whole(0, 65535), 0)
     .option(
       '--key <key>',
-      'the key that the page asks for (default: a random one, part of the printed address; better in DAWN_RL_VIEW_KEY: others see the command line)',
+      'the key that the page asks for (default: a random one, in the printed address); DAWN_RL_VIEW_KEY is safer, since other users can see the command line',
     )
     .action(view)
 }
@@ -39,7 +39,7 @@ async function view(dir: string, { host, port, key = process.env.DAWN_RL_VIEW_KE
   if (key === '') throw new UserError('The key is empty: leave --key out for a random one.')
   const server = await startView({ outputs: dir, host, port, key, tokenizer: tokenBytes })
   const { size } = await new Runs(resolve(dir)).scan()
-  const found = size === 0 ? `no run in ${dir} yet; one that begins shows up by itself` : `${counted(size, 'run')} in ${dir}`
+  const found = size === 0 ? `no run in ${dir} yet; new runs show up by themselves` : `${counted(size, 'run')} in ${dir}`
   console.log(`${server.url}\n${found}; Ctrl-C ends`)
   await Promise.race(['SIGINT', 'SIGTERM', 'SIGHUP'].map((signal) => once(process, signal)))
   await server.close()

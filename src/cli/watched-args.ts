@@ -31,5 +31,5 @@ export function watchArgs(given: Record<string, unknown>): WatchedArgs {
 export const unreadNotices = ({ unread }: WatchedArgs, key: string, who: string): string[] =>
   [...unread].map(
     (name) =>
-      `trainer.args.${key}.${name}: ${who} did not read it in a try on made-up numbers. If its name has a typo, the default is used.`,
+      `trainer.args.${key}.${name}: ${who} did not read it in a trial with made-up numbers. If its name is misspelled, it has no effect.`,
   )

@@ -95,7 +95,7 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
   }
   const before = existsSync(path)
   if (resume && !before) {
-    throw new UserError(`Nothing to resume: ${path} does not exist. Leave --resume out to start it, or mend run_name.`)
+    throw new UserError(`Nothing to resume: ${path} does not exist. Leave --resume out to start it, or correct run_name.`)
   }
   let release: ReleaseLock | undefined
   let made = false
@@ -105,7 +105,7 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
     // Processes that are trying to get the lock may have files beside it.
     if (!resume && readdirSync(path).some((name) => !name.startsWith(lockName))) {
       throw new UserError(
-        `${path} already holds a run: choose another run_name, go on with it with --resume, or delete the folder.`,
+        `${path} already holds a run: choose another run_name, continue it with --resume, or delete the folder.`,
       )
     }
     return new RunFolder(path, runName, configText, release, made)
@@ -115,7 +115,7 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
     release?.()
     if (!isSystemError(error)) throw error
     throw new UserError(
-      `Cannot ${before ? 'write into' : 'make'} the run folder ${path}: ${messageOf(error)}. Choose another output_dir, or mend that.`,
+      `Cannot ${before ? 'write into' : 'make'} the run folder ${path}: ${messageOf(error)}. Choose another output_dir, or fix this.`,
     )
   }
 }
@@ -230,7 +230,7 @@ export class RunFolder {
     const isOurs = lock === '' ? inode === this.#inode || !existsSync(this.configPath) : lock === this.#lock
     if (isOurs) return
     throw new Error(
-      `The run folder ${this.path} is another run's by now (it was moved, or its run.lock deleted, while this run wrote into it): this run ends, and writes nothing more there.`,
+      `The run folder ${this.path} now belongs to another run (it was moved, or its run.lock was deleted, while this run was writing into it): this run ends, and writes nothing more there.`,
     )
   }
 

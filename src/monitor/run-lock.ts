@@ -40,7 +40,7 @@ export function acquireLock(path: string, folder: string): ReleaseLock {
     const problem = holder ? whyHeld(holder) : isRecent(path) ? 'another process that is just starting' : null
     if (problem) {
       // Without its start a process here may be another one that has got the same id.
-      const unless = !holder ? '' : holder.host !== hostname() ? 'is gone' : holder.started === null ? 'is no dawn-rl' : ''
+      const unless = !holder ? '' : holder.host !== hostname() ? 'is gone' : holder.started === null ? 'is not dawn-rl' : ''
       throw new UserError(
         `${folder} is in use by ${problem}. Wait for it or stop it, or choose another run_name` +
           `${unless && `; if that process ${unless}, delete ${path}`}.`,
@@ -48,7 +48,7 @@ export function acquireLock(path: string, folder: string): ReleaseLock {
     }
     removeDead(path, text)
   }
-  throw new UserError(`${folder} is being taken by other processes at the same time: try again, or choose another run_name.`)
+  throw new UserError(`Other processes are opening ${folder} at the same time: try again, or choose another run_name.`)
 }
 
 /**

@@ -87,7 +87,7 @@ function conditions(
     found.set(
       'zero',
       `all ${n} rewards are 0, so nothing can be learned: read the answers in rollouts/step_${step}.jsonl, then make the task easier ` +
-        `(env.args), mend its reward functions, or raise trainer.args.temperature.`,
+        `(env.args), fix its reward functions, or raise trainer.args.temperature.`,
     )
   } else if (!groups.some(hasVariance)) {
     const why = groups.every((g) => g.length < 2)
@@ -98,7 +98,7 @@ function conditions(
   } else if (!trained) {
     found.set(
       'filtered',
-      `none of ${groups.length} groups was left to train on, so nothing is learned from this batch: trainer.args.filters turned them down, ` +
+      `none of ${groups.length} groups is left to train on, so nothing is learned from this batch: they were dropped by trainer.args.filters, ` +
         `mask_truncated_completions or max_off_policy_steps.`,
     )
   } else {
@@ -107,8 +107,8 @@ function conditions(
       if (values.length < 2 || values[0] === null || values.some((v) => v !== values[0])) continue
       found.set(
         `function ${name}`,
-        `reward function ${name} gave ${formatNumber(values[0])} to all ${values.length} answers: it teaches nothing; ` +
-          `${values[0] > 0 ? 'fine where that is the most that it gives, else ' : ''}mend it, or take it out of the environment (env.id, env.args).`,
+        `reward function ${name} gave ${formatNumber(values[0])} to all ${values.length} answers, so it teaches nothing. ` +
+          `${values[0] > 0 ? 'Unless that is its highest value, fix it' : 'Fix it'}, or remove it from the environment (env.id, env.args).`,
       )
     }
   }
@@ -140,6 +140,6 @@ function errorText(step: number, failed: readonly Rollout[], total: number): str
   }
   const [top, times] = [...counts].reduce((a, b) => (b[1] > a[1] ? b : a))
   const limit = limitKey(top)
-  const todo = limit ? `raise ${limit}` : `see "error" in rollouts/step_${step}.jsonl and mend the environment (env.id, env.args)`
-  return `${failed.length} of ${total} rollouts failed and are not trained on; ${times} of them with: ${oneLine(top, 200)}. To mend it, ${todo}.`
+  const todo = limit ? `raise ${limit}` : `see "error" in rollouts/step_${step}.jsonl and fix the environment (env.id, env.args)`
+  return `${failed.length} of ${total} rollouts failed and are not trained on; ${times} of them with: ${oneLine(top, 200)}. To fix this, ${todo}.`
 }

@@ -55,8 +55,8 @@ describe('node cli.js bench', () => {
       ['step', '--model', 'qwen4'],
       /^--model qwen4 is neither a file or folder here nor a shape with random weights, which are tiny, /,
     ],
-    [['matmul', '--rows', '4,none'], /--rows.*whole number from 1 on/],
-    [['--repeats', '0'], /--repeats.*whole number from 1 on/],
+    [['matmul', '--rows', '4,none'], /--rows.*whole number of 1 or more/],
+    [['--repeats', '0'], /--repeats.*whole number of 1 or more/],
     [['--table', 'package.json'], /--table package.json is not a report/],
     [['--table', 'nothing.json'], /--table nothing.json cannot be read: ENOENT/],
   ])('%j is refused with a sentence and exit code 2', (words, sentence) => {

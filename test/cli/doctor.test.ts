@@ -57,7 +57,7 @@ describe('doctor', () => {
     expect(out).toMatch(/^adapters +none$/m)
     expect(out).toContain('VK_DRIVER_FILES=/nonexistent')
     expect(out).toMatch(/^ +driver said: .*driver/im)
-    expect(out).toMatch(/^mend with +unset VK_DRIVER_FILES$/m)
+    expect(out).toMatch(/^fix with +unset VK_DRIVER_FILES$/m)
     const report = JSON.parse(cli(['doctor', '--json'], noDriver).out) as Report
     expect(report).toMatchObject({ usable: false, adapters: [] })
   })
@@ -74,8 +74,8 @@ describe('doctor', () => {
     if (!(await listAdapters()).every(({ name }) => name.startsWith('llvmpipe'))) return
     const { code, out } = cli(['doctor'], { MESA_SHADER_CACHE_DISABLE: 'true' })
     expect(code).toBe(0)
-    expect(out).toMatch(/^missing +a cache for compiled kernels, .+: MESA_SHADER_CACHE_DISABLE turns it off$/m)
-    expect(out).toMatch(/^mend with +(?:unset|remove the environment variable) MESA_SHADER_CACHE_DISABLE$/m)
+    expect(out).toMatch(/^missing +the cache of compiled kernels, .+: MESA_SHADER_CACHE_DISABLE turns it off$/m)
+    expect(out).toMatch(/^fix with +(?:unset|remove the environment variable) MESA_SHADER_CACHE_DISABLE$/m)
     const file = join(mkdtempSync(join(tmpdir(), 'dawn-rl-doctor-')), 'file')
     writeFileSync(file, '')
     expect(cli(['doctor'], { MESA_SHADER_CACHE_DIR: undefined, XDG_CACHE_HOME: file }).out).toMatch(
@@ -89,7 +89,7 @@ describe('doctor', () => {
     expect(code).toBe(2)
     expect(out).toMatch(/^missing +the adapter that DAWN_RL_ADAPTER=no such adapter asks for/m)
     expect(out).toMatch(
-      isWindows ? /^mend with +remove the environment variable DAWN_RL_ADAPTER$/m : /^mend with +unset DAWN_RL_ADAPTER$/m,
+      isWindows ? /^fix with +remove the environment variable DAWN_RL_ADAPTER$/m : /^fix with +unset DAWN_RL_ADAPTER$/m,
     )
   })
 })
@@ -114,7 +114,7 @@ describe('doctor on a broken installation', () => {
     expect({ code: doctor.status, err: doctor.stderr }).toEqual({ code: 2, err: '' })
     expect(doctor.stdout).toMatch(/^webgpu +\d\S+, does not load: .*dawn\.node/m)
     expect(doctor.stdout).toMatch(
-      isWindows ? /^mend with +npm ci$/m : /^mend with +rm -rf node_modules && bash scripts\/setup\.sh$/m,
+      isWindows ? /^fix with +npm ci$/m : /^fix with +rm -rf node_modules && bash scripts\/setup\.sh$/m,
     )
   })
 })

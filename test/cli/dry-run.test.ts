@@ -17,14 +17,14 @@ function dryRun(file: string, ...words: string[]): string {
   expect(status, stderr).toBe(0)
   expect(readdirSync(folder)).toEqual([])
   expect(parseConfig(stdout).config.inference.backend).toBe('vllm')
-  expect(stdout).toContain('# Its weights and KV cache are memory of its own, which the table does not count')
+  expect(stdout).toContain('# Its weights and KV cache take memory of their own, which the table does not include')
   expect(stdout).toMatch(/# GPU memory for tiny\n(# .*\n)+# *total +\d/)
   expect(stdout).not.toMatch(/^# *KV cache/m)
   return stdout
 }
 
 test('a server that the run starts: its Python, model, port and flags', () => {
-  const missing = ' (not there yet: bash scripts/setup-vllm.sh makes .venv-vllm)'
+  const missing = ' (not installed yet: bash scripts/setup-vllm.sh creates .venv-vllm)'
   expect(dryRun('configs/vllm-lora.toml', '--inference.python', `${folder}/python`)).toContain(
     `# sampler: a vLLM server, started by ${folder}/python${missing} for models/tiny on a free port, with dtype, enforce_eager, gpu_memory_utilization, max_model_len\n`,
   )
@@ -50,7 +50,7 @@ test('micro_batch_tokens = "auto": which number, why, and the table for it', () 
 
 test('a server that runs already', () => {
   const words = ['--inference.backend', 'vllm', '--inference.base_url', 'http://127.0.0.1:8000/v1']
-  expect(dryRun('configs/tiny.toml', ...words)).toContain('# sampler: the vLLM that runs at http://127.0.0.1:8000\n')
+  expect(dryRun('configs/tiny.toml', ...words)).toContain('# sampler: the vLLM server at http://127.0.0.1:8000\n')
 })
 
 test('the adapter is the one that the run would take, by DAWN_RL_ADAPTER too', () => {

@@ -55,9 +55,9 @@ describe('env new', () => {
   })
   test('leaves what is there, and refuses what is no name', () => {
     writeFileSync(join(folder, 'mine.ts'), 'kept')
-    expect(run('new', 'mine')).toMatchObject({ status: 2, stderr: expect.stringContaining('mine.ts is there already') })
+    expect(run('new', 'mine')).toMatchObject({ status: 2, stderr: expect.stringContaining('mine.ts exists already') })
     expect(readFileSync(join(folder, 'mine.ts'), 'utf8')).toBe('kept')
-    expect(run('new', '../out').stderr).toContain('"../out" is no name')
+    expect(run('new', '../out').stderr).toContain('"../out" is not a valid name')
     expect(existsSync(join(folder, '../out.ts'))).toBe(false)
     expect(run('new', 'other', '--kind', 'multy')).toMatchObject({ status: 2, stderr: expect.stringContaining('(multi?)') })
   })
@@ -93,7 +93,7 @@ describe('env check', () => {
       join(folder, 'short.ts'),
       env('({ text, info }) => Number(text === info.word || text.length < 9)', '[{ question: "c" }]'),
     )
-    expect(run('check', './short.ts', '--model', tiny).stdout).toContain('(its own answer earns no more than another: fine where')
+    expect(run('check', './short.ts', '--model', tiny).stdout).toContain('(its own answer earns no more than another: fine if')
   })
   test('a held-out row with the prompt and the answer of a training row is the same task, whatever its id', () => {
     writeFileSync(
@@ -115,7 +115,7 @@ describe('env check', () => {
     )
     const { stdout, status } = run('check', './whole.ts', '--model', tiny)
     expect(stdout).toContain(
-      "! 3 of the 4 prompts end with an assistant's message, after which the model is asked for another one.",
+      '! 3 of the 4 prompts end with an assistant message, after which the model is asked for another one.',
     )
     expect(status).toBe(2)
   })

@@ -29,7 +29,7 @@ test('a run of sft: its environment, its checkpoints, and the model that it bega
     expect(thrice.source).toMatchObject({ checkpoints: [step] })
     await expect(planEval([], { ...options, steps: '3,best' })).rejects.toThrow('no checkpoint of step best. There are 3.')
     writeFileSync(join(run, 'config.toml'), 'model = "models/tiny"\n[data]\npath = "package.json"\n')
-    await expect(planEval([], options)).rejects.toThrow(`${run} learned from a file, which has no environment. Name one: `)
+    await expect(planEval([], options)).rejects.toThrow(`${run} was trained on a data file, so it has no environment. Name one: `)
     expect(named.extra).toEqual({})
     const kwargs = '[trainer.args.chat_template_kwargs]\nenable_thinking = false\n'
     writeFileSync(join(run, 'config.toml'), `model = "models/tiny"\n[data.env]\nid = "reverse-text"\n${kwargs}`)
@@ -44,7 +44,7 @@ test('a run of sft: its environment, its checkpoints, and the model that it bega
     writeFileSync(join(later, 'STABLE'), '{"model.safetensors":9}')
     const partly = await planOf('model = "models/tiny"')
     expect(partly.source).toMatchObject({ checkpoints: [step] })
-    expect(partly.notices).toContain(`passed over ${later}: model.safetensors is missing.`)
+    expect(partly.notices).toContain(`skipped ${later}: model.safetensors is missing.`)
     await expect(planEval([], { ...options, steps: '5' })).rejects.toThrow(
       `--run ${run}: a checkpoint is damaged. ${later}: model.safetensors is missing.`,
     )
@@ -112,9 +112,9 @@ num_examples = 1
       ['reverse-text#3', 3],
     ])
     expect(plan.notices).toEqual([
-      'reverse-text is there more than once, with the same arguments: it is played once.',
-      'reverse-text is there more than once: with {"seed":2} it is reverse-text#2.',
-      'reverse-text is there more than once: with {"seed":3} it is reverse-text#3.',
+      'reverse-text is named more than once with the same arguments: it is evaluated once.',
+      'reverse-text is named more than once: with {"seed":2} it is called reverse-text#2.',
+      'reverse-text is named more than once: with {"seed":3} it is called reverse-text#3.',
     ])
   })
 
@@ -126,7 +126,7 @@ num_examples = 1
     await expect(planOf(of('{ chat_template_kwargs = 3 }'))).rejects.toThrow(
       'Sampling: chat_template_kwargs is 3; it must be a table',
     )
-    await expect(planOf(of('{ extra_body = 3 }'))).rejects.toThrow('extra_body is not known to the embedded engine')
+    await expect(planOf(of('{ extra_body = 3 }'))).rejects.toThrow('extra_body is not supported by the embedded engine')
   })
 
   test.each([

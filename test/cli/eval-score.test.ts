@@ -104,8 +104,8 @@ test('changes are paired: a sure gain has a narrow interval though examples diff
 test('the rules of thumb', () => {
   const say = (...args: Parameters<typeof score>) => adviceOf(score(...args)).join(' ')
   const [zeros, ones] = [[0, 0, 0, 0], [1, 1, 1, 1]] // prettier-ignore
-  expect(say([zeros, zeros, zeros])).toContain('All 12 attempts earned 0: too hard')
-  expect(say([zeros])).toContain('ask 10 or more')
+  expect(say([zeros, zeros, zeros])).toContain('All 12 attempts earned 0: the tasks are too hard')
+  expect(say([zeros])).toContain('sample 10 or more')
   expect(say([ones, ones])).toContain('harder tasks')
   expect(say([ones, zeros, zeros, zeros])).toContain('Only 0% of the examples')
   expect(say([[1, 0, 0, 1], zeros])).toContain('there is something to learn')

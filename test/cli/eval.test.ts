@@ -67,8 +67,8 @@ test('the checkpoints of a run beside the model that it began with', { timeout: 
   writeFileSync(runs.path(base, 'results.jsonl'), `${lines.slice(0, 4).join('\n')}\n{"example_id"`)
   const again = await evaluate(['--run', 'outputs/made', '--steps', '2', '--resume', ...small])
   expect(again, again.stderr).toMatchObject({ code: 0 })
-  expect(again.stderr).toContain('base on even: 3 of 6 answers are there already')
-  expect(again.stderr).toContain('step_2 on even: 6 of 6 answers are there already')
+  expect(again.stderr).toContain('base on even: 3 of 6 answers are done already')
+  expect(again.stderr).toContain('step_2 on even: 6 of 6 answers are done already')
   expect(foldersOf(again)).toEqual([base, second])
   const whole = readFileSync(runs.path(base, 'results.jsonl'), 'utf8').split('\n')
   expect(whole.slice(0, 3)).toEqual(lines.slice(0, 3))
@@ -193,7 +193,7 @@ test('mistakes are sentences, and leave nothing behind', { timeout: 120_000 }, a
   for (const [words, message] of [
     [['-m', 'tiny'], 'eval: no environment'],
     [['./even.ts'], 'eval: no model'],
-    [['./even.ts', '-m', 'tiny', '-S', '{"top_a": 1}'], 'top_a is not known to the embedded engine'],
+    [['./even.ts', '-m', 'tiny', '-S', '{"top_a": 1}'], 'top_a is not supported by the embedded engine'],
     [['--run', 'outputs/made', '--steps', '7'], 'there is no checkpoint of step 7'],
     [['--run', 'nowhere'], 'there is no config.toml in it'],
     [['none.toml', '-m', 'tiny'], "none.toml can't be read"],

@@ -96,7 +96,7 @@ test('a device that is lost: opened again, and the numbers of a run that lost no
   const words = ['run_name=lost', 'max_steps=4', ...inTurns, '--env.id', './lose.ts', '--trace', '1', 'passes']
   const outcome = await runs.run(words, { NODE_OPTIONS: `--import=${new URL(`file://${hook}`).href}` })
   good(outcome)
-  expect(outcome.stderr).toMatch(/the GPU device was lost \(destroyed\): .+ opened again in 1 s, .+ \(try 1 of 3\)/)
+  expect(outcome.stderr).toMatch(/the GPU device was lost \(destroyed\): .+ opened again in 1 s, .+ \(attempt 1 of 3\)/)
   expect(outcome.stdout).toMatch(/resumed {2}step 2 from .*step_2/)
   expect(runs.numbers('lost')).toEqual(runs.numbers('whole'))
   expect(adapterOf('lost', 4).equals(adapterOf('whole', 4))).toBe(true)
@@ -112,12 +112,12 @@ test('GPU memory of a limit: smaller micro-batches, said once; a limit below the
   const [, tokens] = /micro_batch_tokens = (\d+)\./.exec(outcome.stdout)!
   const resumed = await runs.run(['run_name=small', ...words, 'max_steps=3', 'gpu_memory=0.0012', '--resume'])
   good(resumed)
-  expect(resumed.stdout).toContain(`micro    ${tokens} tokens: more did not fit before.`)
+  expect(resumed.stdout).toContain(`micro    ${tokens} tokens: more did not fit into memory before.`)
   expect(resumed.stdout).not.toContain('of GPU memory')
   expect(stepsOf('small')).toEqual([1, 2, 3])
   const refused = await runs.run(['run_name=none', ...words, 'gpu_memory=0.0002'])
   expect(refused).toMatchObject({ code: 2 })
-  expect(refused.stderr).toMatch(/The run does not fit before its first step: .+ of GPU memory/)
+  expect(refused.stderr).toMatch(/The run does not fit into memory, even before its first step: .+ of GPU memory/)
   expect(existsSync(runs.path('outputs/none'))).toBe(false)
 })
 

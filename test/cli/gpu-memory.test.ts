@@ -68,7 +68,7 @@ const strange = { name: 'Strange GPU', device: 'strange-gpu', vendor: 'nobody', 
 
 test('where nothing tells, the key is asked for; where it is set, it counts', () => {
   expect(() => withMicroBatch(load('micro_batch_tokens = "auto"'), model, strange)).toThrow(
-    /how much memory Strange GPU has\. Write trainer\.args\.gpu_memory/,
+    /how much memory Strange GPU has\. Set trainer\.args\.gpu_memory/,
   )
   const { config, line } = withMicroBatch(load('micro_batch_tokens = "auto"\ngpu_memory = 0.05'), model, strange)
   expect(config.trainer.args.micro_batch_tokens).toBeLessThan(32768)

@@ -67,7 +67,7 @@ test('--force replaces a model, and nothing else', () => {
   writeFileSync(join(mine, 'notes.txt'), '')
   const words = ['merge', '--model', 'models/tiny', '--out', mine, '--force']
   const { stderr, status } = spawnSync(process.execPath, [join(root, 'cli.js'), ...words], { cwd: root, encoding: 'utf8' })
-  expect([stderr, status]).toEqual([`--out is ${mine}, which holds something that is no model. Name another folder.\n`, 2])
+  expect([stderr, status]).toEqual([`--out is ${mine}, which holds something other than a model. Name another folder.\n`, 2])
   expect(readdirSync(mine)).toEqual(['notes.txt'])
   rmSync(mine, { recursive: true })
 })

@@ -115,7 +115,7 @@ describe('says in a sentence what is wrong, and exits with 2', () => {
     ],
     ['a folder that is no adapter', () => [...of(golden), '--adapter', `${golden}/model`, ...out], /has no adapter_config\.json/],
     ['a temperature of 0', () => [...of(golden), '--temperature', '0', ...out], /--temperature.*It must be a number above 0/],
-    ['half a token', () => [...of(golden), '--micro-batch-tokens', '0.5', ...out], /It must be a whole number from 1 on/],
+    ['half a token', () => [...of(golden), '--micro-batch-tokens', '0.5', ...out], /It must be a whole number of 1 or more/],
     ['no --out', () => of(golden), /--out/],
     [
       'an --out that is a folder',

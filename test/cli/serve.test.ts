@@ -84,7 +84,7 @@ describe('serve', () => {
     }
     expect(reason).toBe('length')
     expect(await served.ended).toBe(0)
-    expect(served.err()).toMatch(/SIGTERM: requests that run get 30 s/)
+    expect(served.err()).toMatch(/SIGTERM: running requests get 30 s/)
     const line = served
       .err()
       .split('\n')
@@ -152,7 +152,7 @@ describe('serve', () => {
     served.child.kill('SIGUSR2')
     expect((await asked).status).toBe(500)
     expect(await served.ended).toBe(1)
-    expect(served.err()).toMatch(/\nthe GPU device was lost \(destroyed\): .+ The server has ended, .+ start it again\.\n/)
+    expect(served.err()).toMatch(/\nthe GPU device was lost \(destroyed\): .+ The server has stopped, .+ start it again\.\n/)
   })
 
   test('refuses to start where the GPU has no room for the KV cache', async () => {

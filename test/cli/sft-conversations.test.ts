@@ -160,8 +160,8 @@ test('of rows that are too long the longest is told', async () => {
     )
     return message.replaceAll(path, 'rows')
   }
-  expect(await refusal(508, 1)).toBe('rows:1 has 513 tokens, more than max_seq_len (512); raise it or take the example out.')
+  expect(await refusal(508, 1)).toBe('rows:1 has 513 tokens, more than max_seq_len (512); raise it or remove the example.')
   expect(await refusal(1, 600, 507, 700)).toBe(
-    '2 of 4 examples have more tokens than max_seq_len (512): the first is rows:2, the longest rows:4 with 705. Raise it to 705 or take them out.',
+    '2 of 4 examples have more tokens than max_seq_len (512): the first is rows:2, the longest rows:4 with 705. Raise it to 705 or remove them.',
   )
 })

@@ -19,7 +19,7 @@ test('a loop without a pause: said while it runs, and that it is over; nothing k
   const lines = stderr.trim().split('\n')
   expect(lines.length).toBeGreaterThan(1)
   for (const line of lines.slice(0, -1))
-    expect(line).toMatch(/^the run has been held up for [0-3] s by code that computes without a pause: .*`kill -9 \d+`/)
+    expect(line).toMatch(/^the run has been blocked for [0-3] s by code that computes without a pause, such as .*`kill -9 \d+`/)
   expect(lines.at(-1)).toBe('the run goes on.')
 })
 

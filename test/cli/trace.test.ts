@@ -188,6 +188,6 @@ test("by passes, one step ahead, into a file of one's own", async () => {
 test('steps that the run does not make are a sentence, and leave no folder', async () => {
   const outcome = await runs.run(['run_name=never', 'max_steps=3', '--trace', '4'])
   expect(outcome).toMatchObject({ code: 2 })
-  expect(outcome.stderr).toContain('--trace 4: this run makes steps 1 to 3')
+  expect(outcome.stderr).toContain('--trace 4: this run does steps 1 to 3')
   expect(runs.runs()).not.toContain('never')
 })

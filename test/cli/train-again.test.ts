@@ -49,12 +49,12 @@ test('so often without a step in between, each time resumed from the run that wa
     pauses,
   )
   await expect(work).rejects.toThrow(
-    `${lost.message} (4 times without a finished step in between). Systems end work of a GPU that takes seconds; with a smaller trainer.args.micro_batch_tokens it takes less (docs/troubleshooting.md, "The GPU device is lost"). What is saved is whole: node train.js ${AT} ${shellWord(folder.configPath)} --resume goes on from there.`,
+    `${lost.message} (4 times without a finished step in between). Operating systems reset a GPU that works for seconds without a pause; a smaller trainer.args.micro_batch_tokens shortens its work (docs/troubleshooting.md, "The GPU device is lost"). What was saved is intact: node train.js ${AT} ${shellWord(folder.configPath)} --resume continues from there.`,
   )
   expect(begun).toHaveLength(7)
   expect(begun[0]).toBeUndefined()
   for (const resume of begun.slice(1)) expect(resume).toEqual({ kind: 'dir', dir: folder.path })
-  const tries = lines.map((line) => /in ([\d.]+) s.*try (\d) of 3/.exec(line)!.slice(1).join(' '))
+  const tries = lines.map((line) => /in ([\d.]+) s.*attempt (\d) of 3/.exec(line)!.slice(1).join(' '))
   expect(tries).toEqual(['0.001 1', '0.001 1', '0.002 2', '0.001 1', '0.002 2', '0.003 3'])
 })
 
@@ -75,7 +75,7 @@ test('a device that is lost while the model is loaded; an error of another kind;
   const begin = performance.now()
   setTimeout(() => stop.abort(), 50)
   const stopped = outliveDevice(loaded, stop.signal, () => Promise.reject(new LostRun(folder, lost, loaded.config)), { ...pauses, firstMs: 600_000, longestMs: 600_000 }) // prettier-ignore
-  await expect(stopped).rejects.toThrow(/\(and the run was asked to stop\)\. What is saved is whole: .*--resume/)
+  await expect(stopped).rejects.toThrow(/\(and the run was asked to stop\)\. What was saved is intact: .*--resume/)
   expect(performance.now() - begin).toBeLessThan(60_000)
 })
 
@@ -107,7 +107,7 @@ test('supervised training is gone on with by its own verb', async () => {
     begun.push(now.autoMicroBatch)
     return Promise.reject(new LostRun(folder, lost, sft.config))
   }, { ...pauses, tries: 1 }) // prettier-ignore
-  await expect(work).rejects.toThrow(`: node cli.js sft ${AT} ${shellWord(folder.configPath)} --resume goes on from there.`)
+  await expect(work).rejects.toThrow(`: node cli.js sft ${AT} ${shellWord(folder.configPath)} --resume continues from there.`)
   // What "auto" came to stays.
   expect(begun).toEqual([true, false])
 })

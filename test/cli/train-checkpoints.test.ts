@@ -16,7 +16,7 @@ test('a run that goes on with other data is told what follows', () => {
   expect(dataChanges({ data_position: 4 }, data)).toEqual([])
   expect(dataChanges(data, { ...data, seed: 2 })).toMatchInlineSnapshot(`
     [
-      "the seed was 1 and is 2: from here on tasks come in another order, and some of this pass may come twice.",
+      "the seed was 1 and is now 2: from here on, tasks come in another order, and some of this pass may come twice.",
     ]
   `)
   // A checkpoint of before there was the key had shuffled rows.
@@ -24,12 +24,12 @@ test('a run that goes on with other data is told what follows', () => {
   expect(dataChanges({ ...data, shuffle_dataset: false }, { ...data, shuffle_dataset: false })).toEqual([])
   expect(dataChanges(data, { ...data, shuffle_dataset: false })).toMatchInlineSnapshot(`
     [
-      "shuffle_dataset was true and is false: rows come in another order from here on, and some of this pass may come twice.",
+      "shuffle_dataset was true and is now false: from here on, rows come in another order, and some of this pass may come twice.",
     ]
   `)
   expect(dataChanges(data, { ...data, environments: [{ name: 'a', weight: 2, rows: 10 }] })).toMatchInlineSnapshot(`
     [
-      "the environments were a (9 rows, weight 1) and are a (10 rows, weight 2): the tasks from here on are not those that were to come.",
+      "the environments were a (9 rows, weight 1) and are now a (10 rows, weight 2): from here on, the tasks are not those that would have come.",
     ]
   `)
 })
@@ -61,7 +61,7 @@ test('a fork of the newest checkpoint passes over one that is damaged, as --resu
   await fork()
   expect(JSON.parse(readFileSync(join(folder.path, 'fork.json'), 'utf8'))).toEqual({ from: join(base, 'old'), step: 1 })
   expect(bestStep(join(base, 'old'))).toBe(1)
-  expect(warnings).toEqual([expect.stringMatching(/^passed over .*step_2: state\.json /)])
+  expect(warnings).toEqual([expect.stringMatching(/^skipped .*step_2: state\.json /)])
   writeFileSync(file(1), '{"best":{"step"!1}}')
   expect(bestStep(join(base, 'old'))).toBeUndefined()
   await expect(fork()).rejects.toThrow(/^--fork .*old: .*step_2: state\.json /)

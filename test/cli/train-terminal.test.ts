@@ -32,7 +32,7 @@ test.skipIf(noTerminal !== '')('a run with its panel, samples on a key, and q: s
   terminal.type('q')
   expect(await terminal.ended()).toBe(0)
   const all = terminal.all().join('\n')
-  expect(all).toMatch(/^SIGINT: the step under way is finished/m)
+  expect(all).toMatch(/^SIGINT: the current step is finished/m)
   expect(all).toMatch(/^Stopped after step \d+ of 500; it is saved\.$/m)
   expect(all).not.toMatch(/^─{20}/m)
   expect(runs.rows('seen', 'metrics.jsonl').length).toBeGreaterThan(1)
@@ -62,7 +62,7 @@ test.skipIf(noTerminal !== '')('sft has the panel too, of its loss, and ends by 
   terminal.type('q')
   expect(await terminal.ended()).toBe(0)
   const all = terminal.all().join('\n')
-  expect(all).toMatch(/^SIGINT: the step under way is finished/m)
+  expect(all).toMatch(/^SIGINT: the current step is finished/m)
   expect(all).toMatch(/^checkpoint: .*step_\d+$/m)
   expect(all).not.toMatch(/^─{20}/m)
   const last = runs.rows('given', 'metrics.jsonl').at(-1)!.step as number

@@ -142,7 +142,7 @@ describe('a run in turns (max_async_level = 0)', () => {
     writeFileSync(moments, bytes)
     const again = await runs.run(['run_name=halves', 'max_steps=4', ...inTurns, '--resume'])
     good(again)
-    expect(again.stdout).toMatch(/passed over .+step_4: optimizer\.safetensors has its size, and other bytes than were written/)
+    expect(again.stdout).toMatch(/skipped .+step_4: optimizer\.safetensors has its size, and other bytes than were written/)
     expect(adapterOf('halves', 4).equals(adapterOf('whole', 4))).toBe(true)
   })
 
@@ -161,7 +161,7 @@ describe('a run in turns (max_async_level = 0)', () => {
     truncateSync(rows, statSync(rows).size - 100)
     const outcome = await runs.run(['--resume', 'moved/copy', 'max_steps=5', ...inTurns])
     good(outcome)
-    expect(outcome.stdout).toContain('warning: metrics.jsonl has no row of 1 of the steps so far, the last of them 4')
+    expect(outcome.stdout).toContain('warning: metrics.jsonl has no rows for 1 of the steps so far (the last of them is step 4)')
     expect(readMetrics(rows).map((row) => row.step)).toEqual([0, 1, 2, 3, 5])
     const file = runs.path('moved/copy/config.toml')
     expect(outcome.stdout).toContain(`train longer: node train.js @ ${asPosix(file)} --resume`)
@@ -193,7 +193,7 @@ test('one step off-policy, two environments, a loss, an advantage and a filter o
   ])
   good(outcome)
   expect(outcome.stdout.match(/.* did not read it .*/g)).toEqual([
-    `warning: trainer.args.loss_args.clip_hihg: ${asPosix(ppoClip)} did not read it in a try on made-up numbers. If its name has a typo, the default is used.`,
+    `warning: trainer.args.loss_args.clip_hihg: ${asPosix(ppoClip)} did not read it in a trial with made-up numbers. If its name is misspelled, it has no effect.`,
   ])
   const rows = runs.rows('mix', 'metrics.jsonl')
   expect(rows.map((row) => row.step)).toEqual([1, 2, 3])
@@ -243,7 +243,7 @@ test('an environment of weight 0 is evaluated beside the one that is trained on,
   const more = await runs.run(['run_name=bench', 'max_steps=3', '--resume'])
   good(more)
   expect(more.stdout).not.toContain('the environments were')
-  expect(more.stdout).toContain('shuffle_dataset was false and is true')
+  expect(more.stdout).toContain('shuffle_dataset was false and is now true')
 })
 
 test('full fine-tuning writes a model that opens', async () => {
@@ -312,7 +312,7 @@ describe('ends', () => {
   posixOnly('signals')('Ctrl-C once: the step ends, is saved, exit code 0; --resume goes on', async () => {
     const outcome = await when(/step +2\/5000/, ['run_name=stopped', 'max_steps=5000'], (kill) => kill())
     good(outcome)
-    expect(outcome.stderr).toContain('SIGINT: the step under way is finished and saved first; once more ends at once.')
+    expect(outcome.stderr).toContain('SIGINT: the current step is finished and saved first; a second signal ends at once.')
     const last = runs.rows('stopped', 'metrics.jsonl').at(-1)!.step as number
     expect(last).toBeLessThan(5000)
     expect(outcome.stdout).toContain(`Stopped after step ${last} of 5000; it is saved.`)
@@ -341,12 +341,12 @@ describe('ends', () => {
     const evaluated = () => runs.rows('slow', 'metrics.jsonl').map((row) => [row.step, 'eval/slow/avg@1' in row])
     const stopped = await when(/hangs/, words, (kill) => kill())
     good(stopped)
-    expect(stopped.stdout).toContain('go on: node train.js @ outputs/slow/config.toml --resume')
+    expect(stopped.stdout).toContain('continue: node train.js @ outputs/slow/config.toml --resume')
     expect(evaluated()).toEqual([[0, true], [1, false]]) // prettier-ignore
     for (const _ of [1, 2]) {
       const resumed = await runs.run([...words, '--resume'])
       good(resumed)
-      expect(resumed.stdout).not.toContain('go on: ')
+      expect(resumed.stdout).not.toContain('continue: ')
       expect(evaluated()).toEqual([[0, true], [1, false], [1, true]]) // prettier-ignore
     }
   })
@@ -374,7 +374,7 @@ describe('ends', () => {
     ])
     expect(outcome).toMatchObject({ code: 2 })
     expect(outcome.stderr).toContain('3 steps in a row were not finite')
-    expect(outcome.stderr).not.toContain('fault of dawn-rl')
+    expect(outcome.stderr).not.toContain('error in dawn-rl')
     expect(outcome.stdout).toContain('warning: an error ends the run; step')
     const steps = readdirSync(runs.path('outputs/nan/checkpoints'))
     expect(steps).toHaveLength(1)
@@ -397,7 +397,7 @@ describe('ends', () => {
     const outcome = await runs.run(['run_name=whole'])
     expect(outcome).toMatchObject({ code: 2, stdout: '' })
     expect(outcome.stderr).toContain(
-      'outputs/whole already holds a run: choose another run_name, go on with it with --resume, or delete the folder.',
+      'outputs/whole already holds a run: choose another run_name, continue it with --resume, or delete the folder.',
     )
     expect(runs.rows('whole', 'metrics.jsonl')).toHaveLength(5)
   })

@@ -40,7 +40,7 @@ test('a run that ends after step 3 and is resumed from step 2 leaves the files o
     "eval before training | held-out reward 0.50 | solved 50% | pass@2 1.00 | truncated 0% | 3 tokens | 1.0s
     warning: loss/mean was NaN at step 1 and is written as null (said once for this metric).
     step 1/4 | reward 0.00 ▄ | mixed 0% | truncated 0% | 3 tokens | 2.0s | eta 6.0s
-    warning: all 2 rewards are 0, so nothing can be learned: read the answers in rollouts/step_1.jsonl, then make the task easier (env.args), mend its reward functions, or raise trainer.args.temperature.
+    warning: all 2 rewards are 0, so nothing can be learned: read the answers in rollouts/step_1.jsonl, then make the task easier (env.args), fix its reward functions, or raise trainer.args.temperature.
     step 2/4 | reward 0.50 ▁█ | mixed 100% | truncated 0% | 3 tokens | 2.0s | eta 4.0s
     step 3/4 | reward 0.75 ▁▆█ | mixed 100% | truncated 0% | 3 tokens | 2.0s | eta 2.0s
     "
@@ -119,7 +119,7 @@ test('a run folder that is moved under a run, and whose name another run takes: 
   await finish(1)
   renameSync(folder.path, `${folder.path}-old`)
   const other = openRunFolder({ outputDir, runName: folder.runName, configText: '' })
-  const words = `The run folder ${folder.path} is another run's by now`
+  const words = `The run folder ${folder.path} now belongs to another run`
   await expect(finish(2)).rejects.toThrow(words)
   // Nor after the other one has ended.
   other.close()

@@ -51,7 +51,7 @@ test('a folder with anything in it is refused, and left as it was', () => {
   // An empty folder holds no run.
   open(base).close()
   expect(errorOf(() => open(base), base)).toMatchInlineSnapshot(
-    `"outputs/first already holds a run: choose another run_name, go on with it with --resume, or delete the folder."`,
+    `"outputs/first already holds a run: choose another run_name, continue it with --resume, or delete the folder."`,
   )
   mkdirSync(join(base, 'other'))
   writeFileSync(join(base, 'other', 'thesis.txt'), 'mine')
@@ -66,7 +66,7 @@ test('what cannot be a run folder is refused in one sentence', () => {
     `"outputs/file is a file, not a folder: choose another run_name or output_dir, or move the file."`,
   )
   expect(errorOf(() => open(base, { resume: true }), base)).toMatchInlineSnapshot(
-    `"Nothing to resume: outputs/first does not exist. Leave --resume out to start it, or mend run_name."`,
+    `"Nothing to resume: outputs/first does not exist. Leave --resume out to start it, or correct run_name."`,
   )
   for (const runName of ['', '..', '../x', 'a/b', 'a\\b', '.hidden', 'a\n', 'a.', 'a ', 'x'.repeat(201)]) {
     expect(errorOf(() => open(base, { runName }), base)).toContain('cannot be the name of a folder')
@@ -144,7 +144,7 @@ test('a lock of a reused process id is stale, one of another machine is not, a t
   // Where a system tells no start of a process, its id may be that of another by now: after Windows was started anew, say.
   writeFileSync(lock, JSON.stringify({ ...holder, started: null }))
   expect(errorOf(() => open(base, { resume: true }), base)).toMatch(
-    /is in use by process \d+ .*; if that process is no dawn-rl, delete outputs\/first\/run\.lock\./,
+    /is in use by process \d+ .*; if that process is not dawn-rl, delete outputs\/first\/run\.lock\./,
   )
   writeFileSync(lock, '{"pid": 1')
   expect(errorOf(() => open(base, { resume: true }), base)).toContain('just starting')
@@ -165,7 +165,7 @@ test('of several processes that find a dead lock, or a new folder, one at a time
   writeFileSync(lock, dead)
   // Another one has read the same dead lock, and is about to put its own in its place.
   writeFileSync(`${lock}.turn`, '1')
-  expect(errorOf(() => open(base, { resume: true }), base)).toContain('being taken by other processes at the same time')
+  expect(errorOf(() => open(base, { resume: true }), base)).toContain('Other processes are opening')
   expect(readFileSync(lock, 'utf8')).toBe(dead)
   // That one was killed in the midst of it.
   utimesSync(`${lock}.turn`, new Date(Date.now() - 60_000), new Date(Date.now() - 60_000))

@@ -40,20 +40,20 @@ test('each sentence names what holds and the key to change', () => {
   // That all are 0 says more than that none differs: one sentence, not two.
   expect(first(groupsOf([[0, 0], [0, 0]]))).toMatchInlineSnapshot(`
     [
-      "all 4 rewards are 0, so nothing can be learned: read the answers in rollouts/step_1.jsonl, then make the task easier (env.args), mend its reward functions, or raise trainer.args.temperature.",
+      "all 4 rewards are 0, so nothing can be learned: read the answers in rollouts/step_1.jsonl, then make the task easier (env.args), fix its reward functions, or raise trainer.args.temperature.",
     ]
   `) // prettier-ignore
   const constant = healthy.map((r) => ({ ...r, metrics: { ends: 1, exact: r.reward, turns: 1 } }))
   expect(first(constant, ['ends', 'exact'])).toMatchInlineSnapshot(`
     [
-      "reward function ends gave 1 to all 4 answers: it teaches nothing; fine where that is the most that it gives, else mend it, or take it out of the environment (env.id, env.args).",
+      "reward function ends gave 1 to all 4 answers, so it teaches nothing. Unless that is its highest value, fix it, or remove it from the environment (env.id, env.args).",
     ]
   `)
 })
 
 test('a batch of which filters left nothing', () => {
   const watch = new Watch({ maxTokens: 24 })
-  const keys = /^none of 2 groups was left to train on, so nothing.*filters.*mask_truncated_completions.*max_off_policy_steps/
+  const keys = /^none of 2 groups is left to train on, so nothing.*filters.*mask_truncated_completions.*max_off_policy_steps/
   expect(watch.check(1, healthy, false)).toEqual([expect.stringMatching(keys)])
   expect(watch.check(2, healthy, true)).toEqual([])
 })
@@ -97,14 +97,14 @@ test('many failures: how many, the most common message, what to do', () => {
   }))
   expect(first([...healthy, ...failures])).toMatchInlineSnapshot(`
     [
-      "3 of 7 rollouts failed and are not trained on; 2 of them with: TypeError: b at x. To mend it, see "error" in rollouts/step_1.jsonl and mend the environment (env.id, env.args).",
+      "3 of 7 rollouts failed and are not trained on; 2 of them with: TypeError: b at x. To fix this, see "error" in rollouts/step_1.jsonl and fix the environment (env.id, env.args).",
     ]
   `)
   // One of four is the least that is told.
   expect([3, 4].map((scored) => first([...groupsOf([[0, 1, 0.5, 0.2].slice(0, scored)]), failures[0]]).length)).toEqual([1, 0])
   expect(first(groupsOf([[null, null]]))).toMatchInlineSnapshot(`
     [
-      "2 of 2 rollouts failed and are not trained on; 2 of them with: Error: no. To mend it, see "error" in rollouts/step_1.jsonl and mend the environment (env.id, env.args).",
+      "2 of 2 rollouts failed and are not trained on; 2 of them with: Error: no. To fix this, see "error" in rollouts/step_1.jsonl and fix the environment (env.id, env.args).",
     ]
   `)
 })
@@ -126,7 +126,7 @@ test('a limit of the run that has passed: the key that raises it', async () => {
     const options = { client: { complete: never }, sampling, group: '1.0', index: 0, ...limit }
     const failed = await runRollout(env, asked.dataset[0], options)
     expect(first([failed, failed])).toEqual([
-      expect.stringMatching(new RegExp(`longer than its limit of 0.01 s.*To mend it, raise trainer.args.${key}.$`)),
+      expect.stringMatching(new RegExp(`longer than its limit of 0.01 s.*To fix this, raise trainer.args.${key}.$`)),
     ])
   }
 })

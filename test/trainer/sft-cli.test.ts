@@ -118,7 +118,7 @@ test('makes a model from nothing, goes on where it stopped with the same numbers
   expect(straight.code, straight.text).toBe(0)
   expect(straight.text).toMatch(/step 1\/8 \| loss 5\.\d+ \| entropy/)
   expect(straight.text).toContain(`model: ${made}`)
-  expect(straight.text).toMatch(/goes on from it: .* --model \S+$/m)
+  expect(straight.text).toMatch(/continue with reinforcement learning: .* --model \S+$/m)
   const rows = metrics('straight')
   expect(rows.map((r) => r.step)).toEqual([1, 2, 3, 4, 5, 6, 7, 8])
   expect(rows[7]['loss/mean']).toBeLessThan(rows[0]['loss/mean'])
@@ -153,7 +153,7 @@ test('makes a model from nothing, goes on where it stopped with the same numbers
     const env = { NODE_OPTIONS: `--import=${pathToFileURL(hook).href}` }
     const lost = await sftWith(env, '@', join(folder, 'a.toml'), '--run-name', 'lost')
     expect(lost.code, lost.text).toBe(0)
-    expect(lost.text).toMatch(/the GPU device was lost \(destroyed\): .+ opened again in 1 s, .+ \(try 1 of 3\)/)
+    expect(lost.text).toMatch(/the GPU device was lost \(destroyed\): .+ opened again in 1 s, .+ \(attempt 1 of 3\)/)
     expect(lost.text).toMatch(/resumed {2}step 4 from .*step_4/)
     expect(metrics('lost').map((r) => [r.step, r['loss/mean'], r['optim/grad_norm']])).toEqual(
       rows.map((r) => [r.step, r['loss/mean'], r['optim/grad_norm']]),
@@ -174,14 +174,14 @@ test('makes a model from nothing, goes on where it stopped with the same numbers
   expect(adapted.code, adapted.text).toBe(0)
   expect(adapted.text).toContain('micro    micro_batch_tokens = 256 ("auto")')
   expect(adapted.text).toContain(`adapter: ${join(folder, 'lora')}`)
-  expect(adapted.text).toMatch(/goes on from it: .* --model\.name \S+ --model\.adapter \S+lora'?$/m)
+  expect(adapted.text).toMatch(/continue with reinforcement learning: .* --model\.name \S+ --model\.adapter \S+lora'?$/m)
   const adapter = await readAdapter(join(folder, 'out/adapter/checkpoints/step_2'))
   expect(adapter.config).toMatchObject({ r: 4, loraAlpha: 32, baseModel: made })
 
   // It is gone on from as what it is, as a run of reinforcement does.
   const on = ['--model.adapter', adapter.dir, '--trainer.args.lora_rank', '8', '--run-name', 'other-rank']
   const refused = await sft('@', join(folder, 'b.toml'), ...on)
-  expect([refused.code, refused.text]).toEqual([2, expect.stringContaining('was made with lora_rank = 4, and this config says')])
+  expect([refused.code, refused.text]).toEqual([2, expect.stringContaining('was made with lora_rank = 4, but this config says')])
   expect(existsSync(join(folder, 'out/other-rank'))).toBe(false)
 })
 
@@ -206,7 +206,9 @@ test('the loss on held-out examples says of which step it is, and is computed on
   const on = ['@', path, '--run-name', 'held', '--resume', '--trainer.args.max_steps', '9']
   const stopped = await sftWith({ STOP_AT: 'held-out loss at' }, ...on)
   expect(stopped.code, stopped.text).toBe(0)
-  expect(stopped.text).toMatch(/stopped after step [2-8] of 9; go on: node cli\.js sft (?:@|"@") \S+config\.toml"? --resume\n/)
+  expect(stopped.text).toMatch(
+    /stopped after step [2-8] of 9; to continue: node cli\.js sft (?:@|"@") \S+config\.toml"? --resume\n/,
+  )
   expect(stopped.text).not.toContain('after training')
 })
 

@@ -41,7 +41,7 @@ export function benchPlots(path: string): BenchPlots {
   )
   if (plots.length === 0)
     throw new UserError(
-      `--bench ${path} holds nothing that can be drawn: give what '${CLI} bench --out FILE' wrote, or a file of bench/results with rows.`,
+      `--bench ${path} holds nothing that can be drawn: give a file written by '${CLI} bench --out FILE', or one of bench/results that has rows.`,
     )
   const about = [text(head.adapter), text(head.model), text(head.date).slice(0, 10), text(head.command)]
     .filter(Boolean)
@@ -85,7 +85,7 @@ function sharesOfPeak(group: string, rows: readonly Row[]): Plot {
     file: group,
     title: `${group}: share of the adapter's measured peak`,
     series: ['of multiply-adds in registers', 'of a copy'],
-    about: 'Each kernel beside the peak that it is nearer to: arithmetic, or moving bytes.',
+    about: 'Each kernel compared with the peak that it comes closer to: arithmetic or memory bandwidth.',
     svg: bars(`${group}: share of peak`, list, { max: Math.max(1, ...list.map(({ value }) => value)) }),
   }
 }

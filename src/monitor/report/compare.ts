@@ -86,8 +86,8 @@ export function comparedTables(runs: readonly ComparedRun[]): string {
     section('Runs', table(head, lines)) +
     seedsTable(runs, evals) +
     section(
-      'Where their configs differ',
-      shown.length === 0 ? '<p>Nowhere.</p>' : table(['key', ...runs.map(({ name }) => name)], shown),
+      'How their configs differ',
+      shown.length === 0 ? '<p>They do not differ.</p>' : table(['key', ...runs.map(({ name }) => name)], shown),
     )
   )
 }
@@ -111,7 +111,7 @@ function seedsTable(runs: readonly ComparedRun[], evals: readonly string[]): str
     ...evals.map((held) => spread(group.map(({ rows }) => values(rows, held).at(-1)?.[1]))),
   ])
   const head = [
-    'runs that differ in their seeds alone',
+    'runs that differ only in their seeds',
     'reward, last ten steps',
     ...evals.map((held) => held.slice('eval/'.length)),
   ]

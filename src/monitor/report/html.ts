@@ -96,7 +96,7 @@ function summary(rows: readonly MetricsRow[]): string {
     ['time', formatDuration(last.time - first.time)],
   ]
   const { steps, text } = rewardEnds(rows)
-  if (steps > 0) facts.push([`reward, ${steps} step${steps > 1 ? 's' : ''} at each end`, text])
+  if (steps > 0) facts.push([`mean reward, first to last ${steps === 1 ? 'step' : `${steps} steps`}`, text])
   const tokens = values(rows, 'progress/total_tokens').at(-1)
   if (tokens) facts.push(['tokens', tokens[1].toLocaleString('en')])
   return `<dl>${facts.map(([term, value]) => `<div><dt>${escapeHtml(term)}</dt><dd>${escapeHtml(value)}</dd></div>`).join('')}</dl>`

@@ -89,7 +89,7 @@ export class Follower {
         await this.#sink?.finish(limit, failed)
         return true
       } catch (error) {
-        this.#options.warn(`${this.name}: the run could not be ended there (${messageOf(error)}); its metrics are all there.`)
+        this.#options.warn(`${this.name}: the run could not be marked as ended (${messageOf(error)}); all its metrics were sent.`)
         return true
       }
     }
@@ -136,7 +136,7 @@ export class Follower {
       this.#rows = Math.min(ROWS, this.#rows * 2)
       if (this.#away && rowsFrom(this.#file, offset, 1).rows.length === 0) {
         this.#away = false
-        this.#options.warn(`${this.name}: it is back, and has all metrics again.`)
+        this.#options.warn(`${this.name}: it can be reached again, and has all metrics.`)
       }
       return more
     } catch (error) {
@@ -144,7 +144,7 @@ export class Follower {
       this.#rows = Math.max(1, Math.floor(count / 2))
       if (!this.#away)
         this.#options.warn(
-          `${this.name}: metrics are not sent for now (${messageOf(error)}). The run goes on; they follow later.`,
+          `${this.name}: metrics cannot be sent for now (${messageOf(error)}). The run goes on; they are sent later.`,
         )
       this.#away = true
       return count > 1

@@ -12,7 +12,7 @@ export const openMlflow: OpenSink = (run, state, _, warn) => new MlflowSink(run,
 export function mlflowNeeds(): string | undefined {
   return /^https?:\/\//.test(process.env.MLFLOW_TRACKING_URI ?? '')
     ? undefined
-    : 'mlflow needs a server, and MLFLOW_TRACKING_URI is no http address. Start `mlflow server` and set it: http://127.0.0.1:5000.'
+    : 'mlflow needs a server, and MLFLOW_TRACKING_URI is not an http address. Start `mlflow server` and set it, for example to http://127.0.0.1:5000.'
 }
 
 /** The most metrics of one log-batch call. */

@@ -112,7 +112,7 @@ export function addApi(app: Hono, parts: ApiParts): void {
 
   app.get('/api/compare', async (context) => {
     const ids = new Words(context.req.query()).list('runs')
-    if (ids.length === 0) throw new ViewError(400, 'runs: give the ids of the runs to compare, with commas between.')
+    if (ids.length === 0) throw new ViewError(400, 'runs: give the ids of the runs to compare, separated by commas.')
     const configs = await Promise.all(ids.map(async (id) => await (await runOf(id)).config()))
     return context.json(compareConfigs(ids, configs.map(({ flat }) => flat))) // prettier-ignore
   })

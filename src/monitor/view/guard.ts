@@ -46,12 +46,13 @@ export function guard(options: { key: string; loopback: boolean; port: () => num
     for (const [name, value] of Object.entries(headers)) context.header(name, value)
     const host = req.header('host')
     if (host === undefined || (loopback && !isLoopback(host.replace(/:\d+$/, ''))))
-      throw new ViewError(403, 'The Host header does not name this machine; this server answers on localhost alone.')
+      throw new ViewError(403, 'The Host header does not name this machine; this server answers only on localhost.')
     const origin = req.header('origin')
-    if (origin !== undefined && origin !== `http://${host}`) throw new ViewError(403, 'Requests of other web pages are refused.')
+    if (origin !== undefined && origin !== `http://${host}`)
+      throw new ViewError(403, 'Requests from other web pages are refused.')
     if (req.method !== 'GET') {
       context.header('allow', 'GET')
-      throw new ViewError(405, `Nothing is changed here: ${req.method} is refused, GET alone is answered.`)
+      throw new ViewError(405, `This server changes nothing: ${req.method} is refused, only GET is answered.`)
     }
     // Cookies ignore ports, so each server on this machine uses its own cookie name.
     const cookie = `dawn_rl_view_${port()}`

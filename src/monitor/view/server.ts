@@ -51,11 +51,11 @@ export async function startView(options: ViewOptions): Promise<RunningView> {
   const { host = '127.0.0.1', log = (line) => console.error(line) } = options
   const root = resolve(options.outputs)
   if (!(await isFolder(root)))
-    throw new UserError(`There is no folder ${options.outputs}: name one that holds runs, as train.js makes them (outputs/).`)
+    throw new UserError(`There is no folder ${options.outputs}: name one that holds runs, such as outputs/.`)
   const loopback = isLoopback(host)
   if (!loopback && !options.key)
     throw new UserError(
-      `${host} can be reached from other machines, so a key of your own is needed there: set --key or DAWN_RL_VIEW_KEY.`,
+      `${host} can be reached from other machines, so it needs a key of your own: set --key or DAWN_RL_VIEW_KEY.`,
     )
   const key = options.key ?? randomBytes(18).toString('base64url')
   const runs = new Runs(root)

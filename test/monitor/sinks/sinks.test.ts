@@ -133,7 +133,7 @@ test('a sink that is away is said once, stops nothing, and has every row in the 
   const sinks = followRun(['wandb'], run(), { warn: (line) => said.push(line), everyMs: 5 })
   await expect.poll(() => got.length).toBeGreaterThan(2)
   expect(said).toHaveLength(1)
-  expect(said[0]).toMatch(/^wandb: metrics are not sent for now \(\/graphql answered 500/)
+  expect(said[0]).toMatch(/^wandb: metrics cannot be sent for now \(\/graphql answered 500/)
   append(rows([3]))
   away = false
   await expect.poll(() => said.length, { timeout: 5000 }).toBe(2)
@@ -166,7 +166,7 @@ test('a sink to which many rows are too many at once gets fewer at a time', asyn
   expect(await new Follower('x', run(), open, { warn: (line) => said.push(line) }).close()).toBe(true)
   expect(sent).toEqual(steps)
   expect(said).toHaveLength(2)
-  expect(said[1]).toBe('x: it is back, and has all metrics again.')
+  expect(said[1]).toBe('x: it can be reached again, and has all metrics.')
 })
 
 test('a sink that was away catches up with a long run: what is left is not read whole after each send', async () => {
@@ -452,6 +452,6 @@ test('what a sink lacks is said before anything begins', () => {
   expect(() => checkSinks(['wandb'])).toThrow(
     /^WANDB_MODE=offline says that nothing is sent, .*Leave wandb out; .*--sync wandb` sends a run later\.$/,
   )
-  expect(() => checkSinks(['tensorboard', 'mlflow'])).toThrow('MLFLOW_TRACKING_URI is no http address')
+  expect(() => checkSinks(['tensorboard', 'mlflow'])).toThrow('MLFLOW_TRACKING_URI is not an http address')
   expect(flatConfig({ a: { b: [1, 2], c: [{ d: 'x' }] } })).toEqual([['a.b', '[1,2]'], ['a.c.0.d', 'x']]) // prettier-ignore
 })

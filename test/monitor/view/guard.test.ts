@@ -47,7 +47,7 @@ describe('the key', () => {
     const [one, two] = [await outputs.serve(), await outputs.serve()]
     expect(one.view.key).not.toBe(two.view.key)
     expect(one.view.key.length).toBeGreaterThanOrEqual(24)
-    await expect(startView({ outputs: outputs.path, host: '0.0.0.0' })).rejects.toThrow('so a key of your own is needed there')
+    await expect(startView({ outputs: outputs.path, host: '0.0.0.0' })).rejects.toThrow('so it needs a key of your own')
     const open = await outputs.serve({ host: '0.0.0.0', key: 'ours' })
     expect((await open.ask('/api/runs')).status).toBe(200)
     expect((await open.ask('/api/runs', { host: 'training.example' })).status).toBe(200)

@@ -74,7 +74,7 @@ function App() {
       href="#main"
       onClick=${(/** @type {Event} */ event) =>
         (event.preventDefault(), main.current?.focus())}
-      >To the content</a
+      >Skip to the content</a
     >
     <header class="top">
       <a class="brand" href=${hrefFrom('runs')}><img src="./icon.svg" alt="" width="22" height="22" /> dawn-rl</a>
@@ -93,7 +93,7 @@ function App() {
     <main id="main" tabindex="-1" ref=${main} aria-label=${view.title}>
       <${Problem} message=${error} retry=${reload} />
       ${!error && runs === undefined && html`<${Loading} what="the runs" />`}
-      ${runs !== undefined && list.length === 0 && html`<${Nothing} title="No run here yet">Start one (npm start): it shows up by itself.<//>`}
+      ${runs !== undefined && list.length === 0 && html`<${Nothing} title="No run here yet">Start one (npm start): it will show up by itself.<//>`}
       ${run && html`<${view.view} runs=${list} chosen=${chosen} run=${run} params=${place.params} />`}
     </main>
     <footer class="bottom">

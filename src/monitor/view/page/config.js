@@ -36,7 +36,7 @@ export function CompareView({ runs, chosen, run }) {
     <${Problem} message=${compared.error} /><${Problem} message=${details.error} />
     <section aria-labelledby="differences">
       <h2 id="differences">Differences</h2>
-      ${!several && html`<p class="muted">Choose two runs or more in the list of runs to see where they differ.</p>`}
+      ${!several && html`<p class="muted">Choose two or more runs in the list of runs to see how they differ.</p>`}
       ${several && compared.data === undefined && compared.loading && html`<${Loading} what="the configs" />`}
       ${several && compared.data && differing.length === 0 && html`<${Nothing} title=${text.trim() !== '' ? 'No difference matches' : 'These runs have the same configuration'} />`}
       ${

@@ -239,8 +239,8 @@ function Metrics({ keys, wanted }) {
     <div class="popover-body">
       <${SearchField} text=${text} onText=${setText} placeholder="reward, time, eval …" />
       <div class="row">
-        <button type="button" onClick=${() => setParams({ keys: '' })}>Usual ones</button>
-        <button type="button" onClick=${() => set([...new Set([...wanted, ...found])])}>All found</button>
+        <button type="button" onClick=${() => setParams({ keys: '' })}>Default set</button>
+        <button type="button" onClick=${() => set([...new Set([...wanted, ...found])])}>Add all found</button>
       </div>
       <ul class="metric-list">
         ${found.map(
@@ -256,7 +256,7 @@ function Metrics({ keys, wanted }) {
             </li>`,
         )}
       </ul>
-      ${found.length === 0 && html`<p class="muted">No metric has these letters.</p>`}
+      ${found.length === 0 && html`<p class="muted">No metric matches.</p>`}
     </div>
   </details>`
 }

@@ -4,10 +4,10 @@ import { html } from './ui.js'
 
 /** @type {[string, [string, string][]][]} */
 const OTHERS = [
-  ['Lists', [['j, k', 'next, previous'], ['Enter', 'open'], ['x', 'choose the run, or leave it out'], ['/', 'search'], ['Esc', 'leave the field, close']]],
-  ['Curves', [['\u2190 \u2192', 'move the cursor of the curve that has the focus'], ['Enter', 'the rollouts of that step'], ['s', 'another axis: step, time, tokens'], ['l', 'logarithmic or not']]],
-  ['Rollouts', [['1 \u2026 5', 'what the colour of a token says'], ['\u2190 \u2192', 'next, previous token'], ['h, l', 'other answers of the same group'], ['m', 'messages or tokens']]],
-  ['Timeline', [['[ ]', 'step before, after'], ['+ \u2212 0', 'zoom in, out, all'], ['\u2190 \u2192', 'move along']]],
+  ['Lists', [['j, k', 'next, previous'], ['Enter', 'open'], ['x', 'choose the run, or unchoose it'], ['/', 'search'], ['Esc', 'leave the field, close']]],
+  ['Curves', [['\u2190 \u2192', 'move the cursor of the curve that has the focus'], ['Enter', 'the rollouts of that step'], ['s', 'switch the axis: step, time, tokens'], ['l', 'logarithmic axis on or off']]],
+  ['Rollouts', [['1 \u2026 5', 'what the colours of the tokens show'], ['\u2190 \u2192', 'next, previous token'], ['h, l', 'other answers of the same group'], ['m', 'messages or tokens']]],
+  ['Timeline', [['[ ]', 'previous, next step'], ['+ \u2212 0', 'zoom in, out, all'], ['\u2190 \u2192', 'move left, right']]],
 ] // prettier-ignore
 
 /** @param {{ views: { title: string, key: string }[], close: () => void }} props */

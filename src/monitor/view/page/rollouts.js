@@ -92,11 +92,11 @@ export function RolloutsView({ runs, run, params }) {
         <${Search} runs=${runs} run=${run.id} params=${params} details=${details} />
         <${Problem} message=${list.error} />
         <p class="muted found" role="status">
-          ${list.answer === null ? 'Searching\u2026' : `${total.toLocaleString('en')} found${list.answer.truncated ? `, ${list.searching ? 'searching on' : 'searched back'} from step ${list.answer.searchedFrom ?? 0}` : ''}${params.group ? ` in group ${params.group}` : ''}`}
+          ${list.answer === null ? 'Searching\u2026' : `${total.toLocaleString('en')} found${list.answer.truncated ? `, ${list.searching ? 'still searching, so far' : 'searched'} from step ${list.answer.searchedFrom ?? 0} on` : ''}${params.group ? ` in group ${params.group}` : ''}`}
           ${params.group && html` <button type="button" onClick=${() => setParams({ group: '', at: '' })}>All groups</button>`}
           ${news && html` <button type="button" onClick=${() => (setNews(false), setVersion((n) => n + 1))}>Show new ones</button>`}
         </p>
-        ${list.answer !== null && total === 0 && html`<${Nothing} title="No rollout matches">${details?.rolloutSteps.length === 0 ? 'This run has not written any yet.' : 'Take a filter away.'}<//>`}
+        ${list.answer !== null && total === 0 && html`<${Nothing} title="No rollout matches">${details?.rolloutSteps.length === 0 ? 'This run has not written any yet.' : 'Remove a filter.'}<//>`}
         <${VirtualList} total=${total} list=${list} selected=${selected} moves=${moves} open=${open} current=${at} />
       </section>`
     }
@@ -158,9 +158,9 @@ function Search({ runs, run, params, details }) {
         <label class="field small"
           ><span>Errors</span>
           <select value=${params.error ?? ''} onChange=${(/** @type {any} */ e) => set({ error: value(e) })}>
-            <option value="">with them</option>
-            <option value="true">only them</option>
-            <option value="false">without</option>
+            <option value="">included</option>
+            <option value="true">only these</option>
+            <option value="false">left out</option>
           </select></label
         >
         <label class="field small"

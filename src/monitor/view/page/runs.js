@@ -66,14 +66,14 @@ export function RunsView({ runs, params }) {
     </div>
     ${
       shown.length === 0
-        ? html`<${Nothing} title="No run matches">Other words may find some.<//>`
+        ? html`<${Nothing} title="No run matches">Try other words.<//>`
         : html`<table class="runs" role="table">
             <thead role="rowgroup">
               <tr role="row">
                 <th scope="col" role="columnheader" class="check">
                   <input
                     type="checkbox"
-                    aria-label="Choose all that are shown"
+                    aria-label="Choose all shown"
                     checked=${all}
                     onChange=${() => setParams({ runs: all ? '' : joinIds(shown.map(({ id }) => id)) })}
                   />

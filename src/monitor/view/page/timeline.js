@@ -104,7 +104,7 @@ function Step({ answer }) {
       <button type="button" title="0" onClick=${() => setView([low, high])}>All</button>
       <span class="muted"
         >${duration(to - from)} of ${duration(high - low)}<span class="wide-only"
-          >; drag to move, Shift and the wheel to zoom</span
+          >; drag to move, Shift + wheel to zoom</span
         ></span
       >
     </div>
@@ -130,11 +130,11 @@ function Step({ answer }) {
         width=${width}
         at=${at}
         pick=${setAt}
-        label=${`Timeline of step ${answer.step}; the table below says the same`}
+        label=${`Timeline of step ${answer.step}; the table below shows the same`}
       />
     </div>
     <div class="span-facts" role="status">
-      ${at ? html`<strong><bdi>${at.name}</bdi></strong> ${at.track}, ${num(at.start, 4)}s to ${num(at.end, 4)}s, ${duration(at.end - at.start)} <${Detail} span=${at} />` : html`<span class="muted">Click a bar to read what it is. 0 is where the step began; what stands before 0 was begun earlier for this step.</span>`}
+      ${at ? html`<strong><bdi>${at.name}</bdi></strong> ${at.track}, ${num(at.start, 4)}s to ${num(at.end, 4)}s, ${duration(at.end - at.start)} <${Detail} span=${at} />` : html`<span class="muted">Click a bar to see what it is. The step began at 0; what lies before 0 was started earlier for this step.</span>`}
     </div>
     ${answer.left_out > 0 && html`<p class="muted">${count(answer.left_out, 'short span')} left out to keep the file small.</p>`}
     <details class="raw">

@@ -15,19 +15,19 @@ const MANY = 6000
 /** @type {{ name: string, title: string, about: string, ends: [string, string, string?], tint: (token: ViewToken, scale: number) => Tint }[]} */
 const MODES = [
   {
-    name: 'logprob', title: 'Log-probability', about: 'how unlikely the sampler found it', ends: ['certain', 'unlikely'],
+    name: 'logprob', title: 'Log-probability', about: 'how unlikely the token was for the sampler', ends: ['certain', 'unlikely'],
     tint: ({ logprob }) => (logprob === undefined ? null : { hue: 'warm', t: Math.min(1, -logprob / 5) }),
   },
   {
-    name: 'ratio', title: 'Ratio', about: 'trainer against sampler, exp(difference)', ends: ['\u00bd: less likely now', '1', '2: likelier now'],
+    name: 'ratio', title: 'Ratio', about: 'trainer probability / sampler probability', ends: ['\u00bd: less likely now', '1', '2: likelier now'],
     tint: ({ ratio }) => (ratio === undefined || !(ratio > 0) ? null : diverging(Math.log2(ratio))),
   },
   {
-    name: 'advantage', title: 'Advantage', about: 'against the mean of the group', ends: ['below', '0', 'above'],
+    name: 'advantage', title: 'Advantage', about: 'compared with the mean of the group', ends: ['below', '0', 'above'],
     tint: ({ advantage }, scale) => (advantage === undefined ? null : diverging(advantage / scale)),
   },
   {
-    name: 'mask', title: 'Mask', about: 'what is in the loss', ends: ['not trained on', 'trained on'],
+    name: 'mask', title: 'Mask', about: 'which tokens count in the loss', ends: ['not trained on', 'trained on'],
     tint: ({ trained }) => (trained ? { hue: 'cool', t: 0.6 } : { hue: 'plain', t: 0 }),
   },
   {

@@ -87,7 +87,7 @@ export function Nothing({ title, children }) {
 
 /** Shown while data are loaded; it appears with a delay, so that quick answers do not flicker. @param {{ what: string }} props */
 export function Loading({ what }) {
-  return html`<p class="loading">Reading ${what}…</p>`
+  return html`<p class="loading">Loading ${what}…</p>`
 }
 
 const STATUS = { running: '\u25cf', finished: '\u2713', stopped: '\u25a0', killed: '\u2715' }
@@ -129,7 +129,7 @@ export function StepSlider({ steps, value, onPick }) {
   const at = found < 0 ? nearest(steps, value ?? steps[steps.length - 1]) : found
   const to = (/** @type {number} */ i) => onPick(steps[Math.min(steps.length - 1, Math.max(0, i))])
   return html`<div class="stepper" role="group" aria-label="Step">
-    <button type="button" aria-label="Step before" title="Step before ([)" disabled=${at === 0} onClick=${() => to(at - 1)}>
+    <button type="button" aria-label="Previous step" title="Previous step ([)" disabled=${at === 0} onClick=${() => to(at - 1)}>
       ‹
     </button>
     <label class="field grow"
@@ -144,8 +144,8 @@ export function StepSlider({ steps, value, onPick }) {
     /></label>
     <button
       type="button"
-      aria-label="Step after"
-      title="Step after (])"
+      aria-label="Next step"
+      title="Next step (])"
       disabled=${at === steps.length - 1}
       onClick=${() => to(at + 1)}
     >
