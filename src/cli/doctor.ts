@@ -187,7 +187,7 @@ function problemsOf(adapters: AdapterFacts[], chosen: string | undefined, proble
   return problems
 }
 
-/** Of cmd's and PowerShell's words for it none is known to the other. */
+/** On Windows in words, as cmd and PowerShell have no common command for it. */
 const unset = (variable: string) => (isWindows ? `remove the environment variable ${variable}` : `unset ${variable}`)
 
 function reinstall(): string {

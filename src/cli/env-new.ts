@@ -7,7 +7,7 @@ import { unwritten } from './out-file.ts'
 
 export const ENV_KINDS = ['single', 'multi', 'tools'] as const
 
-/** Writes `<folder>/<name>.ts` and returns what to do next. Throws UserError for a bad name or kind, and where the file exists or cannot be written. */
+/** Writes `<folder>/<name>.ts` and returns what to do next. @throws UserError for a bad name or kind, or if the file exists or cannot be written */
 export function newEnvironment(name: string, kind: string, folder: string): string {
   if (!/^[A-Za-z][\w-]{0,63}$/u.test(name))
     throw new UserError(`env new: "${name}" is not a valid name: use letters, digits, - and _, starting with a letter.`)

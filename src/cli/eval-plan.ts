@@ -1,4 +1,4 @@
-/** Turns the words of `eval` into a plan: environments and their rows, sampling, and the models that answer. */
+/** Turns the arguments of `eval` into a plan: environments and their rows, sampling, and the models that answer. */
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parse } from 'smol-toml'
@@ -65,7 +65,7 @@ export interface EvalEnvironment {
   k: number
 }
 
-/** Who answers. */
+/** What answers: a model, an endpoint, or the checkpoints of a run. */
 export type EvalSource =
   | { kind: 'model'; model: string; adapter?: string; quantization?: Quantization }
   | { kind: 'endpoint'; endpoint: Endpoint; name: string }
@@ -115,7 +115,7 @@ const ANSWERS = 4
 const MAX_TOKENS = 512
 
 /**
- * Reads the words; loads the environments. The caller closes them.
+ * Reads the arguments and loads the environments, which the caller closes.
  * @throws UserError for anything of the user's that is wrong
  */
 export async function planEval(words: readonly string[], options: EvalOptions): Promise<EvalPlan> {
@@ -229,7 +229,7 @@ function readFile(file: string): Asked {
   return { wanted, model, sampling: { ...sampling_args, ...drawn }, notices }
 }
 
-/** What was asked for twice in the same words would give the same answers again. */
+/** Drops repeated requests: the same environment with the same arguments would give the same answers again. */
 function onceEach(wanted: readonly Wanted[], notices: string[]): Wanted[] {
   const words = wanted.map((one) => JSON.stringify(one))
   const isFirst = (_: Wanted, i: number) => words.indexOf(words[i]) === i
@@ -238,7 +238,7 @@ function onceEach(wanted: readonly Wanted[], notices: string[]): Wanted[] {
   return wanted.filter(isFirst)
 }
 
-/** The table compares what has the same name, which different tasks must not have: the same environment with other arguments gets a number. */
+/** Adds a number to the name of an environment that comes again with other arguments: the table compares rows of the same name. */
 function namedApart(environments: readonly EvalEnvironment[], notices: string[]): EvalEnvironment[] {
   return environments.map((one, i) => {
     const before = environments.slice(0, i).filter(({ name }) => name === one.name).length

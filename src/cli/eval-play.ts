@@ -46,7 +46,7 @@ function settingsOf({ target, environment, plan, options }: EvalWork): Record<st
   return {
     env_id: environment.name,
     env_args: environment.args,
-    // Absent where none is set, as in evaluations that knew nothing of them.
+    // Absent if none is set, as in evaluations from before this key existed.
     extra_env_kwargs: Object.keys(kwargs).length > 0 ? kwargs : undefined,
     python_path: typeof python === 'string' ? resolve(python) : undefined,
     model: target.model,
@@ -73,7 +73,7 @@ function baseOf(source: EvalPlan['source']): string | undefined {
   return source.kind === 'model' && source.adapter !== undefined ? source.model : undefined
 }
 
-/** Most characters of a name in a folder's name, which file systems end at 255: of a longer one its end, which says more. */
+/** The most characters of a name within a folder's name, which file systems limit to 255. Of a longer name the end is kept, which says more. */
 const MOST_OF_NAME = 120
 
 const safe = (text: string): string => text.replace(/^[./\\]+/u, '').replace(/[/\\]+/gu, '--').replace(/[^\w.@+=-]+/gu, '-').slice(-MOST_OF_NAME) // prettier-ignore

@@ -1,4 +1,4 @@
-/** Progress of an evaluation: on a terminal one line that is redrawn, else a line for every tenth. */
+/** Progress of an evaluation: one redrawn line on a terminal, elsewhere a line for each tenth of the answers. */
 import { mean } from '../monitor/aggregate.ts'
 import { formatDuration } from '../monitor/format.ts'
 import type { RolloutRow } from '../monitor/rollout-writer.ts'
@@ -16,7 +16,7 @@ export class EvalProgress {
   readonly #what: string
   readonly #total: number
   readonly #before: number
-  /** Those of each environment that are there. */
+  /** The rows of each environment so far. */
   readonly #rows: (readonly RolloutRow[])[]
   readonly #begin = performance.now()
   #said = 0
@@ -46,7 +46,7 @@ export class EvalProgress {
     const left = (seconds / (rows.length - this.#before)) * (this.#total - rows.length)
     const scored = rows.flatMap((row) => row.reward ?? [])
     const failed = rows.length - scored.length
-    // Those of different tasks have no mean.
+    // Rewards of different tasks have no common mean.
     const rewards = this.#rows.map((part) => mean(part.flatMap((row) => row.reward ?? []))?.toFixed(3) ?? '-')
     const eta = rows.length < this.#total ? ` | eta ${formatDuration(left)}` : ` | ${formatDuration(seconds)}`
     const how = `: ${rows.length}/${this.#total} answers${rewards.length > NAMED ? '' : ` | reward ${rewards.join(', ')}`}${failed > 0 ? ` | ${failed} failed` : ''}${eta}`

@@ -1,4 +1,4 @@
-/** `eval`: environments against a model, an endpoint or the checkpoints of a run. This file is its words and the order of things. */
+/** `eval`: environments against a model, an endpoint or the checkpoints of a run. This file declares the options and sets the order of the work. */
 import { Option, type Command } from 'commander'
 import { makeFolder } from '../common/folders.ts'
 import type { EvalOptions } from './eval-plan.ts'
@@ -7,7 +7,7 @@ import { checkOutFolder } from './out-file.ts'
 import { countOrAll, notNegative, quantizationOption, whole } from './options.ts'
 import { outliveReaders, stopOnSignal } from './stop.ts'
 
-/** Adds the verb to the program. Short words are those of verifiers' vf-eval where it has them. */
+/** Adds the verb to the program. Short options are those of verifiers' vf-eval where it has them. */
 export function register(program: Command): void {
   program
     .command('eval')
@@ -96,7 +96,7 @@ async function evaluate(words: string[], options: EvalOptions): Promise<void> {
         progress.end()
         for (const { work, folder, rows, seconds } of all) {
           const { name: env, k, rows: examples } = work.environment
-          // Of one that was stopped.
+          // The evaluation was stopped before this environment was complete.
           if (rows.length < examples.length * k) continue
           const score = scoreOf(rows, { env, target: target.label, k, solvedAt: options.solvedAt })
           finishEval(work, folder, rows, score, seconds)
@@ -112,7 +112,7 @@ async function evaluate(words: string[], options: EvalOptions): Promise<void> {
       console.log(`${score.env}, ${score.target}: ${score.avg ? spreadLine(score) : 'every answer failed'}`)
       for (const line of adviceOf(score)) console.log(`  - ${line}`)
     }
-    // Who asked for numbers in a script must not take none at all for them.
+    // A script that wants numbers must notice that there are none.
     if (scores.some((score) => !score.avg)) process.exitCode = 1
     if (scores.length > 0)
       console.log('\nIntervals: 95 % bootstrap over examples. mixed: examples whose answers differ in reward.')

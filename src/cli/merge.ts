@@ -37,7 +37,7 @@ async function merge(options: MergeOptions): Promise<void> {
   const stop = stopOnSignal('what was written is removed')
   const { signal } = stop
   try {
-    // --out may be the model's own folder, which Windows renames only where no file in it is open.
+    // --out may be the model's own folder, which Windows renames only if no file in it is open.
     const how = { replace: options.force === true, signal, written: () => model.close() }
     await writeMerged(options.out, model, adapter, how).catch(unwritten(`--out ${options.out}`))
     const changed = adapter ? ` with the ${adapter.tensors.size} changed layers of ${options.adapter}` : ''

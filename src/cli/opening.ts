@@ -5,14 +5,14 @@ import { openModel } from '../model/open.ts'
 import type { ModelConfig } from '../model/types.ts'
 import { gainsByWideVectors, type WideVectorWork } from '../model/wide-vectors.ts'
 
-/** Opens the device for one model; prints a line where it is no GPU. */
+/** Opens the device for one model; prints a line if it is not a GPU. */
 export async function openGpu(model: ModelConfig, work: WideVectorWork): Promise<Gpu> {
   const gpu = await Gpu.open({ wideVectors: gainsByWideVectors([model], work) })
   if (gpu.facts.software) console.error(`no GPU found: running on the CPU (${gpu.facts.name})`)
   return gpu
 }
 
-/** Replaces an engine's weights by those of a model. */
+/** Replaces an engine's weights with those of a model. */
 export async function reloadWeights(engine: Engine, ref: string): Promise<void> {
   const files = await openModel(ref)
   try {

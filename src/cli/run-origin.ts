@@ -1,6 +1,6 @@
 /**
- * Records the code that a start of a run used, beside its log: `logs/attempt_N.versions.json`, and `logs/attempt_N.diff` with the uncommitted changes in
- * the working folder (environments, losses). Nothing waits for it, and a run goes on without it.
+ * Records which code a start of a run used, beside its log: `logs/attempt_N.versions.json`, and `logs/attempt_N.diff` with the uncommitted changes
+ * in the working folder (environments, losses). The run does not wait for this, and goes on if it fails.
  */
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'

@@ -1,4 +1,4 @@
-/** `serve`: the OpenAI-compatible server over the embedded engine. This file is its words; serve-setup.ts builds it. */
+/** `serve`: the OpenAI-compatible server over the embedded engine. This file declares the options; serve-setup.ts builds the server. */
 import { once } from 'node:events'
 import { InvalidArgumentError, Option, type Command } from 'commander'
 import { quantizationOption, whole } from './options.ts'

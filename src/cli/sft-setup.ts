@@ -121,7 +121,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
         ...whatToTrain(args, source.config, adapter),
       }),
     )
-    // All of it is on the GPU. save_to may name its folder, which Windows renames only where no file in it is open.
+    // The weights are on the GPU. save_to may name the model's folder, which Windows renames only if no file in it is open.
     source.close()
     const trained = `${formatCount(decoder.store!.size)} trained ${args.use_lora ? `(LoRA rank ${args.lora_rank})` : '(all weights)'}`
     out.print(`model    ${source.name}: ${trained}, ${formatBytes(gpu.pool.bytesInUse)} on the GPU`)

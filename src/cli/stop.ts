@@ -1,4 +1,4 @@
-/** What stops a long verb from outside, and what must not stop it. */
+/** Signals and errors that stop a long verb, and errors that must not stop it. */
 import { messageWithPlace } from '../common/errors.ts'
 import { isDeadOutput } from '../common/faults.ts'
 
@@ -6,8 +6,8 @@ const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
 
 /**
  * The first Ctrl-C (or SIGTERM, or SIGHUP of a terminal that is closed) aborts `signal`; SIGINT or SIGTERM once more ends the process at
- * once, with code 130. A shell tells of its closed terminal as often as it likes: a further SIGHUP ends nothing.
- * @param now what happens before the end, for the line that announces it
+ * once, with code 130. A shell may send SIGHUP several times when its terminal closes, so a further SIGHUP has no effect.
+ * @param now what happens before the process ends, as the printed line puts it
  */
 export function stopOnSignal(now = 'the current step is finished and saved first'): {
   signal: AbortSignal
@@ -30,8 +30,8 @@ export function stopOnSignal(now = 'the current step is finished and saved first
 }
 
 /**
- * From here on, an unhandled rejection or exception (of a promise that a reward does not await) does not end the process at once: `stop` is called, so
- * that what was learned is saved first.
+ * From here on, an unhandled rejection or exception (such as that of a promise that a reward does not await) no longer ends the process at once:
+ * `stop` is called instead, so that what was learned is saved first.
  * @returns `release` ends this, and returns the first such error
  */
 export function stopOnStray(stop: () => void): { release(): { error: unknown } | undefined } {
@@ -55,7 +55,7 @@ export function stopOnStray(stop: () => void): { release(): { error: unknown } |
   }
 }
 
-/** From here on the process goes on when its output is closed or on a full disk: its results are in the run folder. */
+/** From here on, the process survives a closed output, or one on a full disk: its results are in the run folder. */
 export function outliveReaders(): void {
   for (const stream of [process.stdout, process.stderr]) {
     // main.ts ends the verbs that only print (`| head`).

@@ -4,12 +4,12 @@
  */
 import { Worker } from 'node:worker_threads'
 
-/** Checks of the thread before a loop that does not turn counts as stuck. */
+/** How many checks in a row must find the event loop standing still before it counts as stuck. */
 const looks = 8
 
 /**
- * The thread's code. Plain JavaScript, as it must not depend on how this file is run; it writes to the descriptor, since its console needs the main loop. It
- * counts its own checks: by a clock, a process that was stopped for a while (Ctrl-Z) would look stuck when it goes on.
+ * The thread's code. It is plain JavaScript, as it must not depend on how this file is run, and writes to the descriptor, as its console needs the
+ * main thread's event loop. It counts its own checks: by a clock, a process that was stopped for a while (Ctrl-Z) would look stuck when it continues.
  */
 const thread = `
 const { workerData: { beats, looks, everyMs, stuck, again } } = require('node:worker_threads')
@@ -45,7 +45,7 @@ export function watchLoop(limitMs = 60_000): { close(): void } {
   const workerData = { beats, looks, everyMs, stuck, again: 'the run goes on.' }
   const worker = new Worker(thread, { eval: true, workerData, execArgv: [], env: {} })
   worker.unref()
-  // A run works without the thread, too.
+  // A run also works without the thread.
   worker.on('error', () => {})
   return {
     close() {

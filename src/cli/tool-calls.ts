@@ -1,11 +1,11 @@
-/** How calls of tools are found in a model's answers. */
+/** How tool calls are found in a model's answers. */
 import type { ChatTemplate, ToolCallParser } from '../environments/index.ts'
 import { toolParser, toolParserFor } from '../inference/parsers/tools/index.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 
 /**
- * The parser of this name; 'auto': the one for the form that the chat template shows, or, where it shows no tools, for the form in which they are described
- * as text. A broken call in tags is a call too, with its text as arguments: the tool then says what is wrong with them, and it is counted.
+ * The parser of this name. 'auto' is the parser of the form that the chat template renders or, if it renders no tools, of the form in which they are
+ * described as text. A malformed call in tags counts as a call with its text as arguments, so that the tool can say what is wrong with them.
  */
 export function toolCallParser(name: string, tokenizer: Tokenizer, template: ChatTemplate): ToolCallParser {
   const own = template.showsTools ? toolParserFor(tokenizer.toolTemplate) : 'hermes'

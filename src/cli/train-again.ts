@@ -13,7 +13,7 @@ import type { RunFolder } from '../monitor/run-folder.ts'
 import { checkSinks } from '../monitor/sinks/index.ts'
 import { outliveReaders, stopOnSignal, stopOnStray } from './stop.ts'
 
-/** Thrown where the device was lost after the run's folder was opened. */
+/** Thrown when the device is lost after the run's folder was opened. */
 export class LostRun extends Error {
   override name = 'LostRun'
   readonly folder: RunFolder
@@ -46,7 +46,7 @@ export async function untilOver<Config extends RunConfig | SftConfig>(
 }
 
 /**
- * Runs `attempt`. Where its device is lost, waits and runs it again, resumed from the newest checkpoint; each pause is longer.
+ * Runs `attempt`. If its device is lost, waits and runs it again, resumed from the newest checkpoint; each pause is longer than the last.
  * @param stop ends the pause, and the run with it
  * @throws any other error of an attempt; Error with the command that resumes, when devices are lost again and again without a finished step
  * in between
@@ -87,7 +87,7 @@ export async function outliveDevice<Config extends RunConfig | SftConfig>(
   }
 }
 
-/** What may help where it is lost again and again. */
+/** What may help if the device is lost again and again. */
 const mend =
   ' Operating systems reset a GPU that works for seconds without a pause; a smaller trainer.args.micro_batch_tokens shortens its work (docs/troubleshooting.md, "The GPU device is lost").'
 

@@ -32,7 +32,7 @@ interface Origin {
   step: number
 }
 
-/** Another one: micro-batch tokens of the config, and those that were used once the memory had been too small for them. */
+/** Another entry: the micro-batch tokens that the config asks for, and those in use, which are fewer if memory was too small for them. */
 interface MicroBatchTokens {
   asked: number
   used: number
@@ -41,7 +41,7 @@ interface MicroBatchTokens {
 interface CheckpointParts {
   folder: RunFolder
   trainer: Trainer
-  /** Of a run that syncs its reference model. */
+  /** Only in a run that syncs its reference model. */
   reference?: ReferenceSync
   weights: WeightsAbout
   ckpt: CkptConfig
@@ -66,8 +66,8 @@ export class RunCheckpoints {
   }
 
   /**
-   * Loads the checkpoint that --resume or --fork asks for into trainer and folder: one of this run, or one of another run, which becomes the first of this one.
-   * A run that ended before its first checkpoint begins anew.
+   * Loads the checkpoint that --resume or --fork asks for into trainer and folder. A fork copies one of another run as its own first checkpoint.
+   * A run that ended before its first checkpoint starts over.
    * @returns the loaded state; undefined for a fresh beginning
    * @throws UserError where that checkpoint is missing, incomplete, or of another kind of run
    */
@@ -147,7 +147,7 @@ export class RunCheckpoints {
     return state
   }
 
-  /** Micro-batches that had to become smaller than the config says stay smaller while the config is the same: so sums keep their order. */
+  /** Micro-batches that had to become smaller than the config says stay so until the config changes, so that sums keep their order. */
   #keepMicroBatch(extra: Record<string, unknown>): void {
     const { trainer, print } = this.#parts
     const { asked, used } = (extra.micro_batch_tokens ?? {}) as Partial<MicroBatchTokens>
@@ -171,7 +171,7 @@ export class RunCheckpoints {
     return `${weights.lora ? 'adapter' : 'weights'}${hash}, optimizer of ${updates} updates, learning rate ${formatNumber(next)} next${tasks}`
   }
 
-  /** True where a step's evaluation is the best so far: the step is then saved at once. */
+  /** Whether a step's evaluation is the best so far: the step is then saved at once. */
   isBest(step: number, row: Metrics): boolean {
     const { keep_best: metric } = this.#parts.ckpt
     return /^-?eval\//.test(metric ?? '') && bestAfter(step, row, metric, this.#best)?.step === step
@@ -199,7 +199,7 @@ export class RunCheckpoints {
 }
 
 /**
- * Records where a fork comes from, before anything else: killed before its first checkpoint, it begins from there again.
+ * Records where a fork comes from, before anything else: if it is killed before its first checkpoint, it starts from there again.
  * @throws UserError where that checkpoint does not exist
  */
 export async function noteFork(folder: RunFolder, fork: Fork, out: { warn: (line: string) => void }): Promise<void> {
@@ -240,7 +240,7 @@ export function bestStep(dir: string): number | undefined {
     try {
       return (JSON.parse(readFileSync(join(newest.dir, 'state.json'), 'utf8')) as CheckpointState).best?.step
     } catch {
-      // Damaged in its midst: the one before it says it up to there.
+      // This one is damaged: the checkpoint before it names the best step up to then.
       end = newest.step
     }
   }
@@ -265,7 +265,7 @@ interface Data {
   seed: number
   /** Older checkpoints do not say it: true. */
   shuffle_dataset?: boolean
-  /** None of supervised training, which may go on with what was trained on them. */
+  /** Absent in supervised training, which may start from a checkpoint of a run that has them. */
   environments?: { name: string; weight: number; rows: number }[]
 }
 

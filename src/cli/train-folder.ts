@@ -12,7 +12,7 @@ import { cut } from '../monitor/terminal/text-width.ts'
 import { compareConfigs, readConfig } from '../monitor/view/config.ts'
 import type { FlatValue } from '../monitor/view/types.ts'
 
-/** output_dir and run_name of the run's folder: by the config, or by the folder to resume, which may have been moved since. */
+/** output_dir and run_name of the run's folder: from the config, or from the folder to resume, which may have been moved since. */
 export function placeOf(
   resume: Resume | undefined,
   { output_dir, run_name }: { output_dir: string; run_name: string },
@@ -23,17 +23,17 @@ export function placeOf(
   return { output_dir: isThere ? output_dir : dirname(dir), run_name: basename(dir) }
 }
 
-/** @throws UserError where it cannot be opened */
+/** Opens the run's folder, new or to resume. @throws UserError if it cannot be opened */
 export function openFolder(config: RunConfig | SftConfig, { resume }: Pick<Loaded<unknown>, 'resume'>): RunFolder {
   const { args } = config.trainer
   const place = placeOf(resume, args)
-  // Of the kind that it was.
+  // The type assertion keeps the kind of config, which the spread loses.
   const named = { ...config, trainer: { ...config.trainer, args: { ...args, ...place } } } as typeof config
   const options = { outputDir: place.output_dir, runName: place.run_name, resume: !!resume }
   return openRunFolder({ ...options, configText: stringifyConfig(named) })
 }
 
-/** Leaves the config of this start in the folder, and says where it differs from that of the start before: nothing refuses a change that was a slip. */
+/** Writes the config of this start into the folder and prints how it differs from the previous one: accidental changes are not refused. */
 export function keepConfig(folder: RunFolder, out: Pick<RunConsole, 'print'>): void {
   const flats = folder.keepConfig().map((text) => readConfig(text).flat)
   const changes = compareConfigs([], flats).keys.map(({ key, values }) => `${key} ${values.map(shown).join(' -> ')}`)
@@ -42,7 +42,7 @@ export function keepConfig(folder: RunFolder, out: Pick<RunConsole, 'print'>): v
 
 const shown = (value: FlatValue) => (value === null ? 'unset' : cut(String(value), 60))
 
-/** Prints what the run will need on disk, and warns where there is not that much. */
+/** Prints what the run will need on disk, and warns if there is less. */
 export function tellDisk(
   config: RunConfig | SftConfig,
   model: { config: ModelConfig; path: string },

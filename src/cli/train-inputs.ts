@@ -36,12 +36,12 @@ export interface Inputs {
   notices: string[]
 }
 
-/** @throws UserError for any mistake in them */
+/** Opens and checks all inputs. @throws UserError for any mistake in them */
 export async function openInputs(loaded: Pick<Loaded<RunConfig>, 'config' | 'at'>): Promise<Inputs> {
   const { config } = loaded
   const { args } = config.trainer
   const environments = await openEnvironments(loaded)
-  hookResolve() // needed for losses and the like also where environments are in Python
+  hookResolve() // Losses and other files of the user need it even if all environments are in Python.
   const loss = await loadLoss(args.loss, args, args.loss_args)
   const algorithm = await loadAlgorithm(args)
   const unread = tryPlugins(loss, algorithm, environments.find(isTrained)!, keepsReference(args))
@@ -72,7 +72,7 @@ export async function openInputs(loaded: Pick<Loaded<RunConfig>, 'config' | 'at'
   }
 }
 
-/** Opens ref_model. @throws UserError where it is no model, or has other tokens */
+/** Opens ref_model. @throws UserError if it is not a model, or its tokens differ from the policy's */
 async function openReference(ref: string, policy: Parameters<typeof checkSameTokens>[0]): Promise<ModelFiles> {
   let files: ModelFiles | undefined
   try {
@@ -92,7 +92,7 @@ async function openEnvironments({ config, at }: Pick<Loaded<RunConfig>, 'config'
       const env = await loadEnvironment(wanted.id, wanted.args, loadOptionsOf(wanted))
       return membersOf({ name: wanted.name, weight: wanted.weight, env })
     } catch (error) {
-      // Mistakes in a file of rows name that file already.
+      // Errors about a file of rows already name that file.
       if (!(error instanceof UserError && error.message.startsWith('environment '))) throw error
       const key = error instanceof ArgsError ? ['args', ...error.path] : ['id']
       throw new UserError(`${at(['env', String(index), ...key])}: ${error.message}`, { cause: error })
@@ -109,7 +109,7 @@ async function openEnvironments({ config, at }: Pick<Loaded<RunConfig>, 'config'
 }
 
 /**
- * Tries loss, advantage and filters of the user before anything else is loaded; remarks, one line each.
+ * Tries the user's loss, advantage and filters before anything else is loaded. Returns remarks, one line each.
  * @throws UserError where one fails
  */
 function tryPlugins(loss: Loss, algorithm: Algorithm, source: RunEnvironment, reference: boolean): string[] {
@@ -126,7 +126,7 @@ function tryPlugins(loss: Loss, algorithm: Algorithm, source: RunEnvironment, re
   ]
 }
 
-/** What made-up rollouts of the first task have in common, to try advantage and filters with. */
+/** The fields that all made-up rollouts of the first task share; advantage and filters are tried on them. */
 function exampleOf({ name, env }: RunEnvironment) {
   const { prompt, answer, info } = env.dataset[0]
   return { env: name, prompt, answer, info, metrics: Object.fromEntries((env.rubric.names ?? []).map((metric) => [metric, 0.5])) }
@@ -134,7 +134,7 @@ function exampleOf({ name, env }: RunEnvironment) {
 
 /**
  * Reads the adapter that training starts from.
- * @throws UserError where it is no adapter, is another model's, or has other settings than the config
+ * @throws UserError if it is not an adapter, belongs to another model, or has other settings than the config
  */
 export async function openAdapter(config: RunConfig | SftConfig, model: Pick<ModelFiles, 'name' | 'config'>): Promise<Adapter> {
   const { args } = config.trainer
@@ -155,7 +155,7 @@ export async function openAdapter(config: RunConfig | SftConfig, model: Pick<Mod
   )
 }
 
-/** Prompts of up to twice as many tokens, or twice max_prompt_len, are counted whole; to count megabytes of text to the end would take minutes. */
+/** Prompts of up to twice this many tokens (or twice max_prompt_len) are counted exactly; counting megabytes of text to the end would take minutes. */
 const COUNTED = 2048
 
 /** Checks the first rows for prompts that are too long, which would otherwise fail one by one during the run. */

@@ -1,4 +1,4 @@
-/** Who samples: the embedded engine on the trainer's own weights, or a vLLM server that is sent them. */
+/** The sampler of a run: the embedded engine on the trainer's own weights, or a vLLM server to which the weights are sent. */
 import { rmSync } from 'node:fs'
 import { basename, join, resolve } from 'node:path'
 import { whenThereIsRoom } from '../common/faults.ts'
@@ -65,7 +65,7 @@ export async function openSampler(parts: SamplerParts, version: PolicyVersion): 
   return { generator: engine, publish: (v) => engine.publish(v), gone: () => false, close }
 }
 
-/** Seconds that clients' requests get to end when the run has ended. */
+/** Seconds that clients' requests get to finish once the run has ended. */
 const DRAIN_SECONDS = 2
 
 /** Serves the policy to other clients while it learns. They can't stop the engine or change its weights. */

@@ -96,7 +96,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     const trainer = new Trainer(decoder, { ...trainerOptions(args, loss, folder), reference, beta, entropyCoef, iterations })
     const weights = aboutWeights(config, adapter, model, tokenizer)
     const about = { policy: decoder, about: weights, runFolder: folder.path, every: args.ref_model_sync_steps }
-    // A teacher stays what its files say, whatever reference a checkpoint had.
+    // A teacher always has the weights of its files, whatever reference a checkpoint had.
     const moving = reference && !refModel ? new ReferenceSync({ ...about, reference }) : undefined
     const checkpoints = new RunCheckpoints({
       folder,
@@ -114,7 +114,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     if (state) for (const change of dataChanges(state.extra, dataOf(config, environments))) monitor.console.warn(change)
     const sampler = await openSampler({ config, decoder, inputs, folder, monitor, weights }, firstStep)
     opened.push(sampler)
-    // The device says late that it had no room for something.
+    // The device reports only now that an allocation failed.
     await gpu.sync('start')
     await startEnvironments(environments, folder, monitor)
     const holds = config.inference.backend === 'embedded' ? 'weights, Adam, KV cache' : 'weights, Adam'

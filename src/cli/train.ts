@@ -1,4 +1,4 @@
-/** `train`: reinforcement learning from one TOML file. This file is the order of work; train-setup.ts builds the parts. */
+/** `train`: reinforcement learning from one TOML file. This file sets the order of the work; train-setup.ts builds the parts. */
 import type { Command } from 'commander'
 import { UserError } from '../common/errors.ts'
 import type { Loaded, TraceWish } from '../config/load.ts'
@@ -73,7 +73,7 @@ async function runOnce(loaded: Loaded<RunConfig>, stop: AbortSignal): Promise<vo
   } catch (error) {
     failed = true
     const lost = run.lost()
-    // A user's mistake leaves no folder behind where nothing was done yet.
+    // After a user's mistake the folder is removed, unless it holds results.
     keep = lost !== undefined || !(error instanceof UserError)
     throw lost ? new LostRun(folder, lost, config) : error
   } finally {

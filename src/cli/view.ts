@@ -48,7 +48,7 @@ async function view(dir: string, { host, port, key = process.env.DAWN_RL_VIEW_KE
 /**
  * The bytes of a run's tokens: from the tokenizer in its newest checkpoint, else from the model that its config names. Never fetches anything.
  * @param model the config's model
- * @returns a sentence where there is no tokenizer
+ * @returns the tokenizer, or a sentence that says why there is none
  */
 export async function tokenBytes(model: string | null, runFolder: string): Promise<TokenBytes | string> {
   const { loadTokenizer } = await import('../model/tokenizer.ts')

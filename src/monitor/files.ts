@@ -105,7 +105,7 @@ function cutBack(fd: number, size: number): void {
   try {
     ftruncateSync(fd, size)
   } catch {
-    // A device has no size: there is nothing to cut.
+    // A device cannot be truncated.
   }
 }
 
@@ -137,8 +137,8 @@ export function textOf(path: string): string {
 }
 
 /**
- * The complete rows of a file of JSON lines from an offset on, each with its own offset; none where the file is missing or a folder. Read in pieces, as a
- * file may be larger than a string can be. Lines that are not a JSON object are left out.
+ * The complete rows of a file of JSON lines from an offset on, each with its own offset; none if the file is missing or a folder. It is read in pieces,
+ * as a file may be larger than the longest string. Lines that are not a JSON object are left out.
  */
 export function* jsonLines<T = Record<string, unknown>>(path: string, from = 0): Generator<{ row: T; at: number }> {
   if (!statSync(path, { throwIfNoEntry: false })?.isFile()) return

@@ -71,8 +71,8 @@ export function formatPercent(fraction: number | null | undefined): string {
 }
 
 /**
- * The last `width` values as block characters, lowest value to the bottom block and highest to the top one. A series that does not
- * move is drawn in the middle; a missing value is a blank.
+ * The last `width` values as block characters, lowest value to the bottom block and highest to the top one. A constant series
+ * is drawn in the middle; a missing value is a blank.
  */
 export function sparkline(values: readonly (number | null)[], width = 12): string {
   const shown = values.slice(-width)
@@ -128,8 +128,8 @@ export function wrap(text: string, width: number): string[] {
 }
 
 /**
- * Quotes a word for the shell where needed: users copy printed commands, and names may contain spaces. On Windows in double quotes, which cmd, PowerShell and bash
- * all know; cmd takes single ones as they stand. A comma makes two words of one in PowerShell, and @ before a name stands for the words of a variable.
+ * Quotes a word for the shell if needed: users copy printed commands, and names may contain spaces. On Windows in double quotes, which cmd, PowerShell
+ * and bash all understand (cmd takes single quotes literally). PowerShell splits words at commas and expands @name (splatting), so these are quoted too.
  */
 export function shellWord(text: string, platform: NodeJS.Platform = process.platform): string {
   if ((platform === 'win32' ? /^[\w%+=:./-]+$/ : /^[\w@%+=:,./-]+$/).test(text)) return text

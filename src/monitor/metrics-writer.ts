@@ -49,7 +49,7 @@ export class MetricsWriter {
     return row
   }
 
-  /** Opens the file again where it was deleted, or moved and replaced by a link: else later rows would be lost. */
+  /** Opens the file again if it was deleted, or moved and replaced by a link: otherwise later rows would be lost. */
   #follow(): void {
     if (fstatSync(this.#fd).nlink > 0) return
     const before = this.#fd

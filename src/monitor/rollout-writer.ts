@@ -50,12 +50,12 @@ export interface TokensRow {
   logprobs: number[]
   versions: PolicyVersion[]
   /**
-   * Of a rollout that was trained on, by the trainer before the step: log-probabilities of the same tokens (rounded to 1e-6, unless equal to the sampler's),
-   * and entropies of their distributions (to 1e-4); null for a token that the loss left out.
+   * The trainer's values before the step, for a rollout that was trained on: log-probabilities of the same tokens (rounded to 1e-6, unless equal to the
+   * sampler's), and entropies of their distributions (to 1e-4); null for a token that the loss left out.
    */
   trainer_logprobs?: (number | null)[]
   entropies?: (number | null)[]
-  /** Of a rollout of several turns: the tokens before each answer, how many of `completion_ids` are that answer's, whether it begins a sequence. */
+  /** For a rollout of several turns: the tokens before each answer, how many of `completion_ids` are that answer's, and whether it begins a sequence. */
   turns?: { branch: boolean; prompt_ids: number[]; sampled: number }[]
 }
 
@@ -140,7 +140,7 @@ export function tokensRow(step: number, split: Split, rollout: Rollout, trainer?
 /** Rounds in a tenth of the time of `toPrecision`. */
 const rounded = (x: number | null, by: number): number | null => (x === null ? null : Math.round(x * by) / by)
 
-/** How many tokens all its sequences have, and the last one. */
+/** Token counts of all sequences of a rollout, and of its last sequence. */
 function usageOf(rollout: Rollout): RolloutRow['token_usage'] {
   const input = promptTokens(rollout)
   const output = rollout.completion_tokens.ids.length
@@ -185,8 +185,8 @@ export class RolloutWriter {
   }
 
   /**
-   * Writes rollouts of one step: a training batch, a dropped group, an evaluation. Synchronous, so they survive a kill; a power failure may lose those
-   * since the last `settle`.
+   * Writes rollouts of one step: a training batch, a dropped group, an evaluation. The write is synchronous, so a kill loses none; a power failure may
+   * lose those since the last `settle`.
    */
   write(step: number, split: Split, rollouts: readonly ScoredRollout[]): void {
     if (rollouts.length === 0) return

@@ -11,7 +11,7 @@
  *   logs/attempt_<n>.versions.json, .diff  versions and uncommitted changes (cli/run-origin.ts)
  *   logs/timeline.jsonl          what ran when, a line for each step (timeline-writer.ts)
  *   report.html                  written at the end (report/html.ts)
- *   sinks/NAME.json              how much of metrics.jsonl each sink of report_to has got
+ *   sinks/NAME.json              how much of metrics.jsonl was sent to each sink of report_to
  *   trace.json                   the newest trace (--trace)
  *   fork.json                    the checkpoint that a fork began with
  *   run.lock                     while a process holds the folder
@@ -162,7 +162,7 @@ export class RunFolder {
   }
 
   /**
-   * Writes the configuration of this start; that of an earlier start is kept under another name. Called once all input was checked, so that a failed
+   * Writes the configuration of this start; that of an earlier start is kept under another name. Called after all input was checked, so that a failed
    * start does not change config.toml.
    * @returns both texts, the earlier one first
    */

@@ -39,7 +39,7 @@ export function acquireLock(path: string, folder: string): ReleaseLock {
     const holder = parse(text)
     const problem = holder ? whyHeld(holder) : isRecent(path) ? 'another process that is just starting' : null
     if (problem) {
-      // Without its start a process here may be another one that has got the same id.
+      // If its start time is unknown, a process of this machine may be another one that was given the same id.
       const unless = !holder ? '' : holder.host !== hostname() ? 'is gone' : holder.started === null ? 'is not dawn-rl' : ''
       throw new UserError(
         `${folder} is in use by ${problem}. Wait for it or stop it, or choose another run_name` +
@@ -79,8 +79,8 @@ function writeNew(path: string, text: string): boolean {
 const codeOf = (error: unknown) => (error as NodeJS.ErrnoException).code ?? ''
 
 /**
- * Removes a dead lock, only one process at a time: else a slow process that found it dead could remove the new lock of a faster one, and two would hold
- * the folder. Does nothing while another process does this; if that one was killed, its turn ends after a few seconds.
+ * Removes a dead lock. Only one process at a time may do so: otherwise a slow process that found the lock dead could remove the new lock of a faster
+ * one, and two would hold the folder. Does nothing while another process has its turn; the turn of a killed process ends after a few seconds.
  */
 function removeDead(path: string, dead: string): void {
   const turn = `${path}.turn`

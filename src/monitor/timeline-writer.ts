@@ -48,7 +48,7 @@ export class TimelineWriter {
 
   /**
    * Writes the line of a step. Times are those of performance.now(), in milliseconds.
-   * On a full disk the line is lost, with other errors the rest of the timeline; neither ends the run.
+   * On a full disk this line is lost; after any other error the rest of the timeline is. Neither ends the run.
    */
   write(step: number, began: number, ended: number, spans: readonly TimedSpan[]): void {
     const { bytesAtMost = 64 << 20, spansAtMost = 400 } = this.#options

@@ -184,7 +184,7 @@ function placeIn(file: string, cursor: Cursor | undefined): { cursor: Cursor; re
   return { cursor: { ...cursor, offset }, rewound: true }
 }
 
-/** Undefined for a line that is no row: cut off by a kill, or edited. */
+/** A line parsed as a row; undefined if it is not one: cut off by a kill, or edited. */
 function rowOf(line: string): MetricsRow | undefined {
   try {
     const row: unknown = JSON.parse(line)

@@ -39,7 +39,7 @@ interface Cell {
 
 const share = (value: number | null) => formatPercent(value)
 const rate = (value: number | null) => `${formatCount(value)} tok/s`
-/** Two in a line where there is room: on the left what is learned, on the right what could be wrong. */
+/** Two cells a line if there is room: on the left what is learned, on the right what may go wrong. */
 const CELLS: readonly (readonly [Cell, Cell])[] = [
   [{ label: 'reward', key: 'reward', text: (v) => (v !== null && Math.abs(v) < 1000 ? v.toFixed(3) : formatNumber(v)) }, { label: 'mixed', key: 'solved_some', text: share }],
   [{ label: 'entropy', key: 'entropy/all/mean', text: formatNumber }, { label: 'truncated', key: 'is_truncated/mean', text: share }],
@@ -131,7 +131,7 @@ function cellText({ label, key, text, anyRange }: Cell, { metrics, history }: Pa
   return `${paint('dim', label.padEnd(LABEL))}${shown} ${coloured(health, false, mark.padEnd(2), paint)} ${paint(first ? 'cyan' : 'dim', line)}${rest}`
 }
 
-/** Marks beside the colour, for those who see none. */
+/** Marks beside the colour, for readers who cannot see colours. */
 const MARKS: Record<Health, string> = { none: '', good: '', watch: '!', bad: '!!' }
 
 function coloured(health: Health, bold: boolean, text: string, paint: Paint): string {

@@ -17,7 +17,7 @@ export class LiveScreen {
   #drawn: readonly string[] = []
   // True while this class itself writes.
   #own = false
-  // Others wrote text without a final line break, which must not be drawn over.
+  // True after other output without a final line break, which must not be drawn over.
   #open = false
 
   /**

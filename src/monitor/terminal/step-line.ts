@@ -1,4 +1,4 @@
-/** The lines of a run, as pure functions of its metrics. Reward first: the loss of a group baseline is near 0 all the time. */
+/** The lines of a run, as pure functions of its metrics. The reward comes first: with a group baseline, the loss stays near 0. */
 import type { Metrics } from '../../common/types.ts'
 import { heldOutEnv, type ScoredRollout } from '../aggregate.ts'
 import { formatCount, formatDuration, formatNumber, formatPercent, oneLine, printable, sparkline } from '../format.ts'
@@ -95,7 +95,7 @@ function fitted(all: readonly { rank: number; text: string }[], width: number): 
   return whole()
 }
 
-/** The line of an evaluation: `eval before training | short-answers reward 0.28 | solved 12% | truncated 40% | 17 tokens | 8.1s`; pass@k from k = 2 on. */
+/** The line of an evaluation, with pass@k from k = 2 on: `eval before training | short-answers reward 0.28 | solved 12% | truncated 40% | 17 tokens | 8.1s` */
 export function evalLine(when: string, metrics: Metrics, seconds?: number, paint: Paint = plain): string {
   const parts = [`eval ${when}`]
   for (const [key, value] of Object.entries(metrics)) {

@@ -1,4 +1,4 @@
-/** Tells open pages what has changed on disk, including changes between a page's first read and its subscription. Without open pages nothing is watched. */
+/** Tells open pages what changed on disk, also between a page's first read and its subscription. Without open pages nothing is watched. */
 import { mtimeOf, type Run, type Runs } from './runs.ts'
 import type { RunSummary, ViewEvent } from './types.ts'
 
@@ -30,8 +30,8 @@ export class Events {
   }
 
   /**
-   * Calls `tell` with each event until the returned function is called; first with those of what has changed since a time (ms, as of Date.now), where it is
-   * given.
+   * Calls `tell` with each event until the returned function is called. With `since` (ms, as of Date.now), the first events are those of changes since
+   * then.
    */
   listen(tell: Tell, since?: number): () => void {
     this.#listeners.add(tell)

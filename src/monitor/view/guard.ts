@@ -1,5 +1,6 @@
 /**
- * Access control. Runs contain prompts, answers and configurations, so everything needs the key, on loopback too (other users of the machine reach it).
+ * Access control. Runs contain prompts, answers and configurations, so every request needs the key, even on loopback, which other users of the machine
+ * can reach.
  * The key is in the URL once and becomes a cookie that scripts cannot read and other sites do not send; programs send it as a header.
  */
 import { createHmac } from 'node:crypto'

@@ -1,6 +1,6 @@
 /**
- * Reads files of JSON lines that may be large, may grow, and may end in an incomplete line: in chunks, never whole. Only lines with a line break count;
- * the rest is still being written (or was cut off).
+ * Reads files of JSON lines in chunks: they may be large, may grow, and may end in an incomplete line. Only lines with a line break count; the rest is
+ * still being written, or was cut off.
  */
 import { closeSync, constants, lstatSync, openSync, readFileSync } from 'node:fs'
 import { open, type FileHandle } from 'node:fs/promises'

@@ -86,8 +86,8 @@ export class MetricsTable extends GrowingFile {
 }
 
 /**
- * Thins out rows and keeps the shape of all series: in each bucket the rows with the smallest and largest value of each series, and the first and last row
- * of all. With more series there are fewer buckets, so the answer always has about `points` rows.
+ * Thins out rows while keeping the shape of all series: keeps the first and last row and, in each bucket, the rows with the smallest and the largest
+ * value of each series. With more series there are fewer buckets, so the answer always has about `points` rows.
  */
 function thinned(table: MetricsTable, keys: readonly string[], range: number[], points: number): number[] {
   const buckets = Math.max(1, Math.floor(points / (2 * Math.max(1, keys.length))))

@@ -6,7 +6,7 @@ import { messagesOf, type Rollouts } from './rollouts.ts'
 import type { Run } from './runs.ts'
 import type { RolloutDetails, TokenKind, ViewSibling, ViewToken, ViewTurn } from './types.ts'
 
-/** Turns ids into bytes; implemented by a tokenizer of another room. */
+/** Turns token ids into bytes; implemented by the tokenizer, which is in another room. */
 export interface TokenBytes {
   /** Where the tokenizer is from. */
   about: string

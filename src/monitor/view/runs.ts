@@ -35,7 +35,7 @@ export class Run {
     this.path = path
   }
 
-  /** The path of a file; of one in a folder that is a link the link's own, which nothing opens. */
+  /** The path of a file. If its folder is a link, the path of that link instead, which nothing opens. */
   file(folder: string, ...names: string[]): string {
     const path = join(this.path, folder)
     const isLink = names.length > 0 && lstatSync(path, { throwIfNoEntry: false })?.isSymbolicLink() === true

@@ -1,6 +1,6 @@
 /**
- * The server of `node cli.js view`: a folder of runs as a page and as JSON (types.ts). It only reads, answers only GET, and needs no network. The caller
- * provides the tokenizer, which other rooms know.
+ * The server of `node cli.js view`: serves a folder of runs as a page and as JSON (types.ts). It only reads, answers only GET, and needs no network.
+ * The caller provides the tokenizer, as this room must not import it.
  */
 import { randomBytes } from 'node:crypto'
 import { createServer, type Server } from 'node:http'
@@ -108,7 +108,7 @@ function fail(context: Context, status: ViewError['status'] | 500, message: stri
 function httpServer(app: Hono): Server {
   const listener = getRequestListener(app.fetch, {
     overrideGlobalObjects: false,
-    // An invalid request: Host and path make no URL.
+    // An invalid request: Host and path do not form a URL.
     errorHandler: () =>
       new Response(JSON.stringify({ error: { message: 'The request is malformed.' } }), {
         status: 400,

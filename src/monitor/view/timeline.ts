@@ -29,7 +29,7 @@ export class TimelineFile extends GrowingFile {
   }
 
   /**
-   * What ran during a step, and before it for it. A line has the spans that ended in its step, so the lines around it are read too.
+   * What ran during a step, and what ran earlier for it. A line has the spans that ended in its step, so the lines around it are read too.
    * @param step default: the last one
    */
   async answer(step = this.steps.at(-1)): Promise<TimelineAnswer> {

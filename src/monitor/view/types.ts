@@ -1,5 +1,5 @@
 /**
- * What the server of `node cli.js view` answers, one type an endpoint. The page (page/*.js) builds on these names.
+ * What the server of `node cli.js view` answers: one type for each endpoint. The page (page/*.js) relies on these names.
  *
  *   GET /api/runs                          RunSummary[]
  *   GET /api/runs/:id                      RunDetails
@@ -9,11 +9,11 @@
  *   GET /api/runs/:id/timeline?step=       TimelineAnswer
  *   GET /api/runs/:id/kernels              KernelsAnswer
  *   GET /api/compare?runs=a,b              CompareAnswer
- *   GET /api/glossary?keys=a,b             Record<string, GlossaryEntry> (without keys: of every name of the table, <env> and the like as they stand)
- *   GET /api/events?age=                   Server-Sent Events: ViewEvent as `data`, with a time as `id`, a comment every 15 s; first those of what changed in
+ *   GET /api/glossary?keys=a,b             Record<string, GlossaryEntry> (without keys: every name of the table, patterns such as <env> included)
+ *   GET /api/events?age=                   Server-Sent Events: ViewEvent as `data`, with a time as `id`, and a comment every 15 s; begins with the changes of
  *                                          the last `age` ms, or since the time in Last-Event-ID
  *
- * `:id` is the run's id through encodeURIComponent (slashes as %2F); in lists (`runs=`) each id is encoded before the commas are put between.
+ * `:id` is the run's id through encodeURIComponent (slashes as %2F); in lists (`runs=`) each id is encoded before they are joined by commas.
  * Every error is { error: { message } } with a status of 4xx or 5xx.
  *
  *   GET /report/:id    report.html of a run (has.report)
@@ -30,10 +30,10 @@ type RunStatus = 'running' | 'finished' | 'stopped' | 'killed'
 export type FlatValue = string | number | boolean | null
 
 export interface RunSummary {
-  /** The folder below the outputs folder, with '/' between its parts; where the given folder is itself a run, its name. */
+  /** The path below the outputs folder, with '/' as separator; the folder's name if the outputs folder is itself a run. */
   id: string
   name: string
-  /** running: its lock is alive. finished: the last step is done. stopped: ended before it. killed: ended without giving its lock back. */
+  /** running: its lock is alive. finished: the last step is done. stopped: ended before that. killed: ended without releasing its lock. */
   status: RunStatus
   /** The last step in metrics.jsonl; 0 where none is done. */
   step: number
@@ -45,7 +45,7 @@ export interface RunSummary {
   /** Seconds since 1970: of the first row (or the config file), and of the newest change. */
   started: number | null
   updated: number | null
-  /** Of training; null before the first step. `points`: at most 40 of them, for a sparkline. */
+  /** Training rewards; null before the first step. `points`: at most 40 values for a sparkline. */
   reward: { first: number | null; last: number | null; best: number | null; points: (number | null)[] } | null
   has: { metrics: boolean; rollouts: boolean; timeline: boolean; kernels: boolean; report: boolean }
 }
@@ -55,12 +55,12 @@ export type EvalRow = Record<string, number | null> & { step: number }
 
 export interface RunDetails {
   summary: RunSummary
-  /** config.toml as it stands. */
+  /** The text of config.toml. */
   config: string
   flat: Record<string, FlatValue>
-  /** Of its newest start: of dawn-rl, Node, the adapter and so on, and the command. */
+  /** What its newest start recorded: versions of dawn-rl, Node and so on, the adapter, and the command. */
   versions?: Record<string, string>
-  /** What was not committed in the folder that it was started in. */
+  /** Uncommitted changes in the folder that it was started in. */
   gitDiff?: string
   evalRows: EvalRow[]
   /** Steps that have rollouts, ascending, and those that have a timeline. */
@@ -73,7 +73,7 @@ export interface MetricsAnswer {
   keys: string[]
   /** Ascending; a step written twice (an evaluation after its row) is one entry. */
   steps: number[]
-  /** Of the keys asked for (`time` is one: seconds since 1970); null where a row has none. */
+  /** The values of the requested keys (`time`, in seconds since 1970, may be one); null where a row has none. */
   series: Record<string, (number | null)[]>
   /** Rows of the file, before `from` and `points`. Ask again with from = the last step + 1. */
   rows: number
@@ -87,7 +87,7 @@ export interface GlossaryEntry {
   help: string
   /** What a healthy run shows, in words. */
   healthy?: string
-  /** Heading that it stands under. */
+  /** Its heading in the glossary. */
   group: string
   /** Bounds of the healthy range where the words name numbers; either may be missing. */
   range?: { min?: number; max?: number }
@@ -102,13 +102,13 @@ export interface RolloutQuery {
   env?: string
   min_reward?: number
   max_reward?: number
-  /** Found in prompt, completion or answer, whatever the case. */
+  /** Text to find in prompt, completion or answer, ignoring case. */
   text?: string
-  /** true: failed ones alone; false: without them. */
+  /** true: only failed ones; false: without them. */
   error?: boolean
   /** Of one group (as RolloutSummary.group). */
   group?: string
-  /** Default: -step (newest first), and within a step the order of the file. A minus before the name turns it round. */
+  /** Default: -step (newest first), and within a step the order of the file. A minus before the name reverses it. */
   sort?: 'step' | '-step' | 'reward' | '-reward' | 'tokens' | '-tokens' | 'advantage' | '-advantage'
   /** Default 100, at most 1000. */
   limit?: number
@@ -117,7 +117,7 @@ export interface RolloutQuery {
 
 export interface RolloutSummary {
   step: number
-  /** Line of the step's file, from 0: with `step` what names a rollout. */
+  /** Line of the step's file, from 0. `step` and `row` identify a rollout. */
   row: number
   split: Split
   env: string
@@ -136,20 +136,20 @@ export interface RolloutSummary {
 }
 
 export interface RolloutsAnswer {
-  /** Rollouts that match, of all that were looked at. */
+  /** How many of the searched rollouts match. */
   total: number
-  /** True: the search ended early (time or size), older steps were not looked at: `searchedFrom` is the oldest that was. */
+  /** True: the search ended early, and some steps were not searched. `searchedFrom` is the oldest step that was. */
   truncated: boolean
   searchedFrom: number | null
   rows: RolloutSummary[]
 }
 
-/** prompt: what stood before the first answer of a branch. sampled: the policy's. env, tool: what came between two answers. */
+/** prompt: before the first answer of a branch. sampled: by the policy. env, tool: between two answers. */
 export type TokenKind = 'prompt' | 'sampled' | 'env' | 'tool'
 
 export interface ViewToken {
   id: number
-  /** The characters that it adds; '' where its bytes are completed by a later token. */
+  /** The characters that it adds; '' if a later token completes its bytes. */
   text: string
   kind: TokenKind
   /** In the loss. */
@@ -170,7 +170,7 @@ export interface ViewToken {
 /** A turn: what was read, then what was answered. Tokens are a range of RolloutDetails.tokens. */
 export interface ViewTurn {
   index: number
-  /** The turn whose tokens it goes on with; null: it begins a sequence (a branch). */
+  /** The turn whose tokens it continues; null: it begins a sequence (a branch). */
   parent: number | null
   branch: boolean
   /** The prompt or what the environment said: tokens[first .. sampledFirst - 1]. */
@@ -244,7 +244,7 @@ export interface KernelsAnswer {
 
 export interface CompareAnswer {
   runs: string[]
-  /** Only keys at which the runs differ; null where a run has not got the key. */
+  /** Only keys in which the runs differ; null if a run lacks the key. */
   keys: { key: string; values: FlatValue[] }[]
 }
 

@@ -16,7 +16,7 @@ import { Loading, Nothing, Problem, html } from './ui.js'
 /** @typedef {import('../types.ts').RunSummary} RunSummary */
 /** @typedef {{ runs: RunSummary[], chosen: RunSummary[], run: RunSummary, params: Record<string, string> }} ViewProps */
 
-/** So many of the newest runs are shown together where none was chosen. */
+/** How many of the newest runs are shown if none was chosen. */
 const NEWEST = 4
 
 /** @type {{ name: string, title: string, key: string, view: (props: ViewProps) => any }[]} */
@@ -58,7 +58,7 @@ function App() {
   const opened = useRef(false)
   useEffect(() => {
     document.title = `${view.title} \u00b7 dawn-rl`
-    // After a change of the view it gets the focus, so that Tab goes on from its beginning; on the first load the browser decides.
+    // A new view gets the focus, so that Tab starts at its beginning; on the first load the browser decides.
     if (opened.current) main.current?.focus({ preventScroll: true })
     opened.current = true
     scrollTo(0, 0)

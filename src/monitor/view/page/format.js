@@ -39,7 +39,7 @@ export function marks(list) {
 
 /** With a sign, as an advantage is read. @param {number | null | undefined} x @param {number} [digits] */
 export function signed(x, digits = 3) {
-  // What rounding left of 0 is 0.
+  // Rounding errors around 0 count as 0.
   if (x !== null && x !== undefined && Math.abs(x) < 1e-12) return '0'
   return x !== null && x !== undefined && x > 0 ? `+${num(x, digits)}` : num(x, digits)
 }

@@ -27,7 +27,7 @@ function onKey(event) {
     return
   }
   if (isTyping(event)) return
-  // Keys that links and buttons have themselves stay theirs.
+  // Links and buttons keep the keys that they handle themselves.
   const onControl = event.target instanceof Element && event.target.closest('a[href],button,summary,input') !== null
   if (onControl && (event.key === 'Enter' || event.key === ' ')) return
   const pair = event.timeStamp - firstAt < 1200 ? `${first} ${event.key}` : ''
@@ -46,7 +46,7 @@ function onKey(event) {
 
 addEventListener('keydown', onKey)
 
-/** Keys that are in force while the component stands. A view's own go before the page's. @param {KeyMap} map */
+/** Activates keys while the component is mounted. A view's keys take precedence over the page's. @param {KeyMap} map */
 export function useKeys(map) {
   // One object that keeps the newest map, so that keys see today's state without being registered anew.
   const holder = useRef({ map }).current

@@ -8,7 +8,7 @@ import { get, runPath } from './api.js'
 export const PAGE = 100
 /** Most pages kept; the oldest are dropped first. */
 const KEPT = 30
-/** The server answers a search after two seconds with what it has found so far; it is asked to continue at most so often. */
+/** A search answers after two seconds with what it has found so far; the server is asked to continue at most this many times. */
 const ROUNDS = 60
 
 /**
@@ -61,7 +61,7 @@ export function useRollouts(run, query, version) {
     [key],
   )
   useEffect(() => {
-    // What was there stays in sight until the first page of the new list has come.
+    // The old rows stay visible until the first page of the new list has arrived.
     state.current = { key, pages: new Map(), asked: new Set(), rounds: 0 }
     void load(0)
     // Ends a search that is no longer shown.

@@ -10,7 +10,7 @@ import { DASHES, RUN_COLOURS, Swatch, Words, html, nearest, useMedia } from './u
 /** @typedef {{ id: string, i: number, line: Line }} RunLine */
 
 const HEIGHT = 210
-/** Lines of at most so many points are drawn with dots. */
+/** Lines with at most this many points are drawn with dots. */
 const DOTS = 40
 
 /** Distances between two marks of an axis: whole numbers for steps and tokens, those of a clock for times. */

@@ -49,7 +49,7 @@ export function RolloutsView({ runs, run, params }) {
   useEffect(() => {
     if (found >= 0) setSelected(found)
   }, [found])
-  // Back closes a rollout that was opened beside no other; what opens by itself leaves nothing to go back to.
+  // Back closes a rollout if none was open before it. One that opens by itself adds nothing to the history.
   const open = (/** @type {number} */ i, keep = !at) => {
     const row = list.rowAt(i)
     setSelected(i)
@@ -77,7 +77,7 @@ export function RolloutsView({ runs, run, params }) {
     setSelected(0)
     setNews(false)
   }, [JSON.stringify(query), run.id])
-  // On a wide page the first rollout is open from the start, so that there is something to read; of a search once it is the one that was typed.
+  // A wide page opens the first rollout by itself, so that there is something to read; after a search, once the results are those of the typed text.
   const isTyped = text === (params.text ?? '')
   useEffect(() => {
     if (wide && !at && isTyped && total > 0 && list.rowAt(0)) open(0, false)
@@ -177,11 +177,11 @@ function Search({ runs, run, params, details }) {
   </form>`
 }
 
-/** What a field offers, with the value that it has, which an address may name without its being there. @param {string[] | undefined} list @param {string | undefined} own */
+/** The choices of a field and its current value, which an address may name although it is not a choice. @param {string[] | undefined} list @param {string | undefined} own */
 const withOwn = (list = [], own) => (own && !list.includes(own) ? [own, ...list] : list)
 
 /**
- * A number that counts once it is whole (Enter, or the field is left); until then it is the field's own, whatever is drawn anew meanwhile.
+ * A number field whose value takes effect on Enter, or when the field loses the focus. Until then it keeps its text, even if the page is redrawn.
  * @param {{ label: string, value: string, pick: (text: string) => void }} props
  */
 function NumberField({ label, value, pick }) {
@@ -198,7 +198,7 @@ function NumberField({ label, value, pick }) {
   /></label>`
 }
 
-/** Rows that are in sight, and a few beside. @param {{ total: number, list: ReturnType<typeof useRollouts>, selected: number, moves: number, open: (i: number) => void, current: string | undefined }} props */
+/** The visible rows, and a few more above and below. @param {{ total: number, list: ReturnType<typeof useRollouts>, selected: number, moves: number, open: (i: number) => void, current: string | undefined }} props */
 function VirtualList({ total, list, selected, moves, open, current }) {
   const ref = useRef(/** @type {HTMLUListElement | null} */ (null))
   const [top, setTop] = useState(0)
@@ -208,7 +208,7 @@ function VirtualList({ total, list, selected, moves, open, current }) {
   useEffect(() => {
     if (total > 0) list.need(first, end)
   }, [first, end, total, list.need])
-  // Back from a rollout on a narrow page, to where it stands.
+  // On a narrow page, returning from a rollout scrolls to its row.
   useLayoutEffect(() => {
     if (ref.current) ref.current.scrollTop = Math.max(0, (selected - 2) * ROW)
   }, [])

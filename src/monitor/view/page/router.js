@@ -1,4 +1,4 @@
-/** Where the page is: `#/view?name=value`. The hash alone, so that each state of the page is an address that can be kept and sent. */
+/** The page's state, kept in the hash of its address (`#/view?name=value`), so that each state can be bookmarked and shared. */
 import { useEffect, useState } from 'preact/hooks'
 
 /** @typedef {{ view: string, params: Record<string, string> }} Place */
@@ -9,7 +9,7 @@ const SHARED = ['runs', 'run', 'step']
 /** Most `replaceState` calls within so many milliseconds: browsers refuse more than 100 in 30 s. */
 const [MOST, WITHIN] = [12, 4000]
 
-/** The current place. The address bar follows, delayed where it changes too often (a slider that is dragged). */
+/** The current place. The address bar follows, with a delay if it changes too often (a dragged slider). */
 let now = location.hash
 /** @type {number[]} */
 let replaced = []

@@ -80,7 +80,7 @@ export function joined(lines) {
 }
 
 /**
- * Bounds of an axis with a little room. A line that does not move stands in the middle; what rounding alone moves does not move.
+ * Bounds of an axis with a little room. A constant line is drawn in the middle, as is one that varies by rounding only.
  * @param {number | null} low @param {number | null} high @returns {[number, number]}
  */
 export function roomy(low, high) {

@@ -9,7 +9,7 @@ import { html } from './ui.js'
 /** @typedef {import('../types.ts').ViewTurn} ViewTurn */
 /** A token's colour: hue and strength, 0 to 1. @typedef {{ hue: 'warm' | 'cool' | 'plain', t: number } | null} Tint */
 
-/** So many tokens are drawn at first; a button shows more. */
+/** How many tokens are drawn at first; a button shows more. */
 const MANY = 6000
 
 /** @type {{ name: string, title: string, about: string, ends: [string, string, string?], tint: (token: ViewToken, scale: number) => Tint }[]} */
@@ -48,7 +48,7 @@ export function modesOf(tokens) {
   return MODES.filter(({ name }) => has(name))
 }
 
-/** The switch between the modes and the legend of the one that is on. @param {{ modes: typeof MODES, mode: string, pick: (name: string) => void }} props */
+/** The switch between the modes, and the legend of the current one. @param {{ modes: typeof MODES, mode: string, pick: (name: string) => void }} props */
 export function ModeSwitch({ modes, mode, pick }) {
   const now = modes.find(({ name }) => name === mode) ?? modes[0]
   useKeys(Object.fromEntries(modes.map(({ name }, i) => [String(i + 1), () => pick(name)])))

@@ -1,4 +1,4 @@
-/** The bars of a timeline: a track for each room. Where many spans of a name run at once, an area shows their number; an opened track has a bar for each. */
+/** The bars of a timeline, one track for each room. Spans of which many run at once are drawn as an area; an opened track has a bar for each. */
 import { useMemo } from 'preact/hooks'
 import { duration, num } from './format.js'
 import { byTrack, clipped, concurrency, lanesOf, widest } from './spans.js'
