@@ -1,7 +1,6 @@
 /**
- * Measures how fast the engine generates, with prompts that are shared by some sequences and all requests submitted at once: tokens per second
- * including the prompts, and of decode steps alone. Before the timing, the generated tokens are scored by the trainer's forward pass: the
- * log-probabilities must agree.
+ * Measures how fast the engine generates, with prompts shared by some sequences and all requests submitted at once: tokens per second with the
+ * prompts, and of decode steps alone. First the trainer scores generated tokens: the log-probabilities must agree.
  */
 import { availableParallelism } from 'node:os'
 import { hashSeed, Random } from '../common/random.ts'
@@ -55,7 +54,7 @@ const tolerance = 1e-4
 
 /**
  * Measures decode with one number of sequences.
- * @param rounds number of rounds, of which the best value of each figure counts, since other processes can only slow it down
+ * @param rounds of which the best of each figure counts, since other processes only slow it down
  * @throws CheckError if the trainer gives a generated token another log-probability
  */
 export async function benchDecode(decoder: Decoder, size: DecodeSize, peaks: Peaks, rounds: number): Promise<DecodeRow> {
@@ -83,7 +82,6 @@ export async function benchDecode(decoder: Decoder, size: DecodeSize, peaks: Pea
   }
 }
 
-/** The prompt of a sequence in a round. */
 function promptOf({ shared, promptTokens }: DecodeSize, vocabulary: number, index: number, i: number): number[] {
   const random = new Random(hashSeed(index, Math.floor(i / shared)))
   return Array.from({ length: promptTokens }, () => random.int(vocabulary))
@@ -104,8 +102,8 @@ async function until(engine: Engine, steps: number): Promise<void> {
 }
 
 /**
- * The largest difference of a log-probability between engine and trainer, over the first and the last sequence of round 0. @throws CheckError if it
- * is too large
+ * Largest difference of a log-probability between engine and trainer, over the first and last sequence of round 0. @throws CheckError if it is too
+ * large
  */
 async function scoringError(decoder: Decoder, size: DecodeSize, results: GenerationResult[]): Promise<number> {
   let worst = 0

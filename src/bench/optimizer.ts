@@ -88,10 +88,7 @@ async function checkAdamW(
   return checkPoints(name, got, want, { random: new Random(5), tolerance: tolerances.sum })
 }
 
-/**
- * The moments are random bytes, as any byte is a code, and each block's scale is 1. Only the first step is checked, as the moments are rounded after
- * it.
- */
+/** Moments are random codes, with scales of 1. Only the first step is checked, as moments are then rounded. */
 function openAdamW8bit(gpu: Gpu, name: string, count: number): OpenCase {
   const [w, g] = ['w', 'g'].map((label) => randomFloats(count, label))
   const [mCodes, vCodes] = ['m', 'v'].map((label) => new Uint8Array(randomBf16(count / 2, label).buffer))

@@ -43,7 +43,7 @@ export async function timeCalls(gpu: Gpu, name: string, run: () => void, options
   }
   await measure(1) // compiles
   const once = await measure(1)
-  // If a single call is short, it is mostly waiting.
+  // A short call is mostly waiting.
   const { clock } = once.clock < 0.005 ? await measure(8) : once
   const calls = Math.max(1, Math.min(4096, Math.ceil(seconds / clock)))
   if (!gpu.facts.software) await awakenClock(gpu, run, clock)

@@ -34,7 +34,6 @@ export interface HeadShape {
 /** HG: query heads of one kv head that a workgroup takes together; at most 4, and a divisor of the group. */
 type HeadConstants = Constants & { LANES: number; DE: number; C: number; HG: number; WIDE: number }
 
-/** Constants of a head shape. */
 function constantsOf(gpu: Gpu, { heads, kvHeads, headDim, window = 0 }: HeadShape): HeadConstants {
   const base = lanes(gpu)
   const group = heads / kvHeads
@@ -164,7 +163,6 @@ export interface PagedCache {
   shared?: SharedRows
 }
 
-/** The buffers that attention reads and writes. */
 interface ForwardBuffers {
   q: GpuBuffer
   k: CacheData

@@ -155,7 +155,7 @@ export function runTile(
   const kernel = gpu.kernel(paths[kind], { ...tile, ...more })
   const across = kind === 'kv' ? shape.kvHeads : shape.heads / tile.HG
   const each = kind === 'kv' ? tile.RT : tile.RB
-  // Loop bounds are parameters, so unknown to the driver, which must not unroll: the kernels unroll what is to be unrolled.
+  // Loop bounds are params, so that the driver does not know them: only the kernels unroll.
   const params = { rows, pieces: tile.PIECES * (1 + tile.SCORES_TWO), depth: tile.DEPTH, scale: scaleOf(shape) }
   gpu.dispatch(kernel, bindings, params, grid(groupsOf(rows, each), across))
 }

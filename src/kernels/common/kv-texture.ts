@@ -36,8 +36,7 @@ export function kvTextures(
   const height = Math.ceil(pages / KV_FOLD)
   const textures = Array.from({ length: count }, () => gpu.pool.texture(columns, height, 'rgba32float', label))
   for (const texture of textures) layouts.set(texture, { KV_FOLD, KV_PAGE: pageSize, KV_HEAD, KV_WIDTH })
-  // Cleared here, one after the other. At the first use, Dawn would clear each through a buffer of the texture's size, and all these buffers would
-  // exist at once.
+  // Left to the first use, Dawn would clear each through a buffer of its size, all existing at once.
   const bytesPerRow = Math.ceil((columns * 16) / 256) * 256
   const zeros = gpu.pool.acquire(bytesPerRow * height, 'zeros', { exact: true })
   for (const texture of textures) gpu.copyToTexture(zeros, texture, { bytesPerRow, rows: height, texels: columns })

@@ -4,8 +4,8 @@ import { capacityOf, groupsOf, map, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 
 /**
- * LANES, SUBGROUP and WIDE for lanes.wgsl. A workgroup is one subgroup if the subgroup size is fixed; with `wide` (rows as long as a vocabulary) it
- * has 256 lanes on a GPU. The choice depends on the adapter alone, never on the batch.
+ * LANES, SUBGROUP and WIDE for lanes.wgsl: one subgroup if its size is fixed; with `wide` (rows as long as a vocabulary), 256 lanes on a GPU. The
+ * choice depends on the adapter alone, never on the batch.
  */
 export function lanes(gpu: Gpu, wide = false): Constants {
   const { software, subgroupSize } = gpu.facts
@@ -37,9 +37,9 @@ export function apartOf(gpu: Gpu, columns: number): { GUARDED: number; APART: nu
 }
 
 /**
- * GUARDED and APART as from `apartOf`, and HELD: whether x of a forward product (dy of a backward one) is put on the stack (held_cpu.wgsl), which is
- * done if the CPU can broadcast an operand from memory to all lanes. A block is then one column of 8 rows: 8 sums and their part of W, whatever the
- * driver (bench/LOG.md, "Operands on the stack").
+ * GUARDED and APART as from `apartOf`, and HELD: if the CPU can broadcast an operand from memory to all lanes, x of a forward product (dy of a
+ * backward one) is put on the stack (held_cpu.wgsl). A block is then one column of 8 rows: 8 sums and their part of W, whatever the driver
+ * (bench/LOG.md, "Operands on the stack").
  * @param rows of a tile, a multiple of 4
  */
 export function heldOf(gpu: Gpu, rows: number, columns: number): { HELD: number; GUARDED: number; APART: number } {

@@ -14,17 +14,17 @@ const mostBits = 0x477f
 /** Steps of the depth that a workgroup stages at once; a multiple of the depth of a matrix unit. */
 export const KT = 32
 /**
- * Factor by which gradients, which are small, are multiplied: they then keep their bits in f16 down to 6e-8, and values beyond 64 are clamped. A
- * power of two, so otherwise it changes no bit.
+ * Factor of gradients, which are small: with it they keep their bits in f16 down to 6e-8, and are clamped beyond 64. A power of two, so otherwise it
+ * changes no bit.
  */
 export const gradientScale = 1024
 
 const inUse = new WeakMap<Gpu, MatrixUnit>()
 
 /**
- * Lets large products run on the adapter's matrix units from now on; with `false`, no longer. To be called before weights are uploaded, as matrix
- * units read them from buffers.
- * @throws UserError if the adapter has no matrix units that multiply f16 into float32
+ * Lets large products run on the adapter's matrix units from now on, or with `false` no longer. To be called before weights are uploaded, as these
+ * then go to buffers.
+ * @throws UserError if the adapter has none that multiply f16 into float32
  */
 export function useMatrixUnits(gpu: Gpu, on = true): void {
   inUse.delete(gpu)

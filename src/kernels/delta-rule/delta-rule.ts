@@ -19,8 +19,8 @@ const paths = {
 }
 
 /**
- * Numbers of heads of q and k (`keyHeads`), and of v and the states (`heads`), and channels of each, multiples of 4. `heads` is a multiple of
- * `keyHeads`: head h reads key head h / (heads / keyHeads), rounded down.
+ * Heads of q and k (`keyHeads`), and of v and the states (`heads`, a multiple of keyHeads); channels of each, multiples of 4. Head h reads key head
+ * floor(h / (heads / keyHeads)).
  */
 export interface DeltaShape {
   keyHeads: number
@@ -76,7 +76,7 @@ function scanOf(gpu: Gpu, shape: DeltaShape, rows: Count, lines: number, vectors
   const { keyHeads, heads, keyDim: KEY, valueDim: VALUE } = shape
   const WIDTH = widthOf(gpu)
   const BLOCKS = Math.ceil(lines / WIDTH)
-  // Subgroups are used only if either all or none of their lanes have lines.
+  // In each subgroup, either all lanes have lines or none.
   const { LANES: subgroup } = cpuLanes(gpu)
   const LANES = lines % subgroup === 0 ? subgroup : 0
   const [across, deep] = perRow(groupsOf(rows, each))

@@ -1,4 +1,4 @@
-// y = a + b, elementwise over `count` elements, which are values, or with VEC4 four of them.
+// y = a + b, elementwise over `count` elements: values, or VEC4: four of them.
 struct Params { count: u32 }
 #if VEC4
 alias E = vec4f;

@@ -13,7 +13,7 @@ struct Params { count: u32, heads: u32 }
 #endif
 #include "flat.wgsl"
 
-// log(1 + exp(z)) without an exp that overflows. For small e, log(1 + e) loses the digits of e that are lost in 1 + e, so its series is used.
+// log(1 + exp(z)) without an exp that overflows. For small e, 1 + e loses digits of e, so a series replaces log(1 + e).
 fn softplus(z: f32) -> f32 {
   let e = exp(-abs(z));
   let tail = select(log(1.0 + e), e * (1.0 - e * (0.5 - e * (1.0 / 3.0 - e * 0.25))), e < 0.01);

@@ -1,5 +1,5 @@
-// Dropout (as in PyTorch, kept values are divided by 1 - rate): y = x * keep / (1 - rate). `keep` is drawn from a hash of (seed, index of the value),
-// so the backward pass draws the same mask again. Elementwise over `count` elements, which are values, or with VEC4 four of them.
+// Dropout (as in PyTorch, kept values are divided by 1 - rate): y = x * keep / (1 - rate), keep drawn from a hash of (seed, index of the value), so
+// the backward pass draws the same mask again. Elementwise over `count` elements: values, or VEC4: four of them.
 struct Params { count: u32, seed: u32, rate: f32 }
 #if VEC4
 alias E = vec4f;

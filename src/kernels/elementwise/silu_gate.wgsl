@@ -1,5 +1,5 @@
 // SwiGLU's gate (arXiv 2002.05202): y = silu(g) * u, silu(g) = g / (1 + exp(-g)). GELU: GEGLU's gate, with gelu.wgsl. SIGMOID: y = u / (1 + exp(-g)).
-// Elementwise over `count` elements, which are values, or with VEC4 four of them.
+// Elementwise over `count` elements: values, or VEC4: four of them.
 struct Params { count: u32 }
 #if VEC4
 alias E = vec4f;

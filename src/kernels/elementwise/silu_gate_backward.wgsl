@@ -1,7 +1,7 @@
 // Gradients of y = silu(g) * u: du = dy silu(g), dg = dy u s (1 + g (1 - s)) with s = 1 / (1 + exp(-g)).
 // GELU: the gate of gelu.wgsl, dg = dy u s (1 + g steepness(g) (1 - s)) with s = 1 / (1 + exp(-steep(g))). SIGMOID: y = u s, du = dy s, dg = dy u s
 // (1 - s).
-// Elementwise over `count` elements, which are values, or with VEC4 four of them. AGAIN: y, as silu_gate.wgsl computes it, overwrites dy.
+// Elementwise over `count` elements: values, or VEC4: four of them. AGAIN: y, as silu_gate.wgsl computes it, overwrites dy.
 struct Params { count: u32 }
 #if VEC4
 alias E = vec4f;

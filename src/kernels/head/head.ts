@@ -69,8 +69,7 @@ export function scoreRows(gpu: Gpu, t: ScoredRows, at: ScoreOptions): void {
     const BY_ROW = Number(byRow)
     const part = gpu.kernel(paths.part, { ...lanes(gpu, true), BY_ROW, SLICE: sliceRows })
     gpu.dispatch(part, [t.logits, t.stats, ...extra], params, [...perRow(rows), slices])
-    // With a temperature per row, a sampler's targets lie in the buffer to which its log-probabilities go, and no dispatch may both read and write a
-    // buffer.
+    // With a temperature per row, a sampler's targets lie in the buffer of its logprobs, and no dispatch may read and write one.
     const FINISH = Number(!byRow)
     const outs = FINISH ? [t.logprobs, t.entropy, t.lse] : []
     const join = gpu.kernel(paths.join, { ...lanes(gpu), BY_ROW, FINISH })

@@ -16,8 +16,8 @@ const file = (name: string): string => fileURLToPath(new URL(name, import.meta.u
 const paths = { down: file('down.wgsl'), back: file('down_back.wgsl') }
 
 /**
- * What a workgroup does. All are powers of two. There are no more outputs than threads, and without subgroups at most 32, which take 16 KiB. Only
- * `threads` changes bits.
+ * What a workgroup does. Powers of two; no more outputs than threads, and without subgroups at most 32, which take 16 KiB. Only `threads` changes
+ * bits.
  */
 export interface ThinTile {
   rows: number
@@ -29,8 +29,8 @@ export interface ThinTile {
 }
 
 /**
- * Whether a thin product with a sum over `depth` values runs here, whatever its number of rows: on GPUs, if depth is a multiple of 4. Software
- * drivers have kernels of their own (down_cpu.wgsl); on those without, barriers cost more than this gains.
+ * Whether a thin product with sums over `depth` values runs here, for any number of rows: on GPUs. Software drivers have down_cpu.wgsl; on those that
+ * cannot run it, barriers cost more than this gains.
  */
 export function takesThin(gpu: Gpu, depth: number): boolean {
   return !gpu.facts.software && depth % 4 === 0
@@ -41,10 +41,7 @@ export function takesThinForward(gpu: Gpu, weight: Weight): boolean {
   return !!weight.lowRank && takesThin(gpu, weight.columns) && weight.rows % 8 === 0
 }
 
-/**
- * Widest result of a backward product that is thin: that with B of LoRA has as many columns as the rank, that with A, which passes the gradient on to
- * x, as many as x.
- */
+/** Widest backward product that is thin: dy B is as wide as the rank; the product with A, which continues to x, is as wide as x. */
 const mostBack = 64
 
 /** Whether dy W, with nothing added, runs here: W must be a B of LoRA. */

@@ -1,6 +1,6 @@
 /**
- * The matmul tier for CPU drivers with subgroups of 8 or 16 lanes (lavapipe): which kernel, tile and staging each shape gets. The head of each kernel
- * says what such a driver does with the shader, and so why it is written that way.
+ * The matmul tier for CPU drivers with subgroups of 8 or 16 (lavapipe): which kernel, tile and staging each shape gets. The head of each kernel says
+ * how such a driver runs it, and so why it is written that way.
  */
 import { fileURLToPath } from 'node:url'
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
@@ -84,8 +84,8 @@ export function vectorsOf(...columns: number[]): { VEC2: number; VEC4: number } 
 }
 
 /**
- * How much more, as a fraction, one tile may compute than another, masked outputs included; beyond that it costs what it gains. For the forward
- * product (nt) and the gradient of the input (nn).
+ * How much more, as a fraction, one tile may compute than another, masked outputs included; beyond that it costs what it gains. Forward (nt), and to
+ * the input (nn).
  */
 const wasted = { nt: 0.08, nn: 0.04 }
 /** Number of rows (or columns) that tiles of `size` compute, masked ones included. */
@@ -149,9 +149,8 @@ export function forwardTile(gpu: Gpu, rows: number, columns: number | number[], 
 }
 
 /**
- * Whether the thin products of LoRA's backward pass read dy from a texture. It is mostly one that the product with the weight itself also stages, so
- * dy must be staged in one piece. It must also have many rows: a narrow model's product with the weight stages none, and the texture would take extra
- * memory.
+ * Whether the thin products of LoRA's backward pass read dy from a texture. It must fit in one piece, mostly the one that the product with the weight
+ * itself also stages; and have many rows, since for a narrow model only this would stage dy, and take the memory.
  */
 function staysWhole(gpu: Gpu, dy: Rows): boolean {
   const many = capacityOf(dy.rows)
@@ -220,8 +219,8 @@ export function backwardInput(
 }
 
 /**
- * Column tiles of the gradient of the input: `across` tiles with COLS columns per lane. All are whole, except that one of half the width is used
- * where no more columns are left, as with SmolLM2's 576.
+ * Column tiles of a gradient of the input: `across` tiles with COLS columns per lane. All are whole, except one of half the width if no more columns
+ * are left, as with SmolLM2's 576.
  */
 function columnTiles(k: number, lanes: number): { COLS: number; first: number; across: number }[] {
   const [whole, left] = [Math.floor(k / (8 * lanes)), k % (8 * lanes)]

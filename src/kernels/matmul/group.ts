@@ -69,8 +69,8 @@ export interface GroupCall {
 export type GroupTier = 'cpu' | 'tile' | 'units'
 
 /**
- * The kernel that computes these projections in one dispatch: their weights must lie in one storage, their biases in one buffer and their B in one
- * bank. Undefined if there is none.
+ * The kernel that computes these in one dispatch, if their weights lie in one storage, their biases in one buffer and their B in one bank; else
+ * undefined.
  */
 export function groupTier(gpu: Gpu, members: GroupMember[], gated: boolean): GroupTier | undefined {
   const [{ weight, bias, b }] = members

@@ -21,8 +21,8 @@ interface JointGradients {
 const columnsOf = (weights: Weight[]): number => weights.reduce((sum, { rows }) => sum + rows, 0)
 
 /**
- * Whether these layers' backward passes are joined: weights of `allocateTogether` in a texture, in whole panels, with no more columns than can be
- * staged with the most rows. It depends on shapes alone, as the bits of dX differ from those of one layer after the other.
+ * Whether these layers go back together: weights of `allocateTogether` in a texture, in whole panels, with no more columns than are staged with the
+ * most rows. It depends on shapes alone, as the bits of dX differ from those of one layer after the other.
  */
 export function takesJoint(gpu: Gpu, weights: Weight[]): boolean {
   const [{ columns: k, slices, blocks }] = weights

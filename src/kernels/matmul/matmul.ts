@@ -62,8 +62,8 @@ export function linear(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bin
 }
 
 /**
- * Rows `wanted` of a weight: its quantised blocks if the product reads those, otherwise its slices, with values widened from blocks where necessary.
- * @param columns of the product
+ * Rows `wanted` of a weight: its blocks if the product reads those, else its slices, into which quantised values are widened. @param columns of the
+ * product
  */
 function partsOf(gpu: Gpu, weight: Weight, rows: Count, columns: number, wanted: { row: number; rows: number }): Part[] {
   const width = wanted.rows
@@ -115,9 +115,8 @@ export function linearBackwardInput(
 }
 
 /**
- * A sum for the gradient of the input over more terms than this is split into parts of an eighth of it (2,048 terms), each summed separately and then
- * added to dx. With one running sum over a vocabulary of 49,152, the rounding error is 25 times as large. (Also, the part of W that all rows share
- * stays in a CPU's cache.)
+ * A gradient of the input with sums of more terms than this is computed in parts of an eighth of it, each added to dx as a whole: with one running
+ * sum over a vocabulary of 49,152, the rounding error is 25 times as large. (Also, the part of W that all rows share stays in a CPU's cache.)
  */
 const longSum = 16_384
 

@@ -14,7 +14,7 @@ interface RegisterTile extends Tile {
    * tile_memory.wgsl works on groups of 8 vectors.
    */
   thread: Tile
-  /** K-block sizes, the best first. If there are few threads, their multiplications for one K-block must take as long as a load. */
+  /** K-blocks, the best first: what few threads multiply in one must take as long as a load. */
   depths: number[]
   /** Measured throughput relative to the other tiles (bench/LOG.md, "On an H200"). */
   rate: number
@@ -98,7 +98,7 @@ export function tileConstants(gpu: Gpu, tile: Tile): Constants {
     return { ...shape, VECTORS, A_ROUNDS: (rows * KT) / 4 / THREADS, B_ROUNDS: (columns * KT) / 4 / THREADS }
   }
   const shape = { TM: rows, TN: columns, RM, RN, FEW, KT, THREADS }
-  // Blocks of 4 x 4 values: rounds of one block per thread, and what is left over of both operands in one more round of at most one per thread.
+  // Blocks of 4 x 4 values: rounds of one per thread, and then, for the rest of both operands, at most one per thread.
   const [a, b] = [(rows * KT) / 16, (columns * KT) / 16]
   const [A_REST, B_REST] = [a % THREADS, b % THREADS]
   const blocks = {

@@ -30,7 +30,7 @@ export interface Tile {
   columns: number
   /** Register tiles for few rows only (few_turns.wgsl): vectors along K that a thread reads before it multiplies them. */
   vectors?: number
-  /** Register tiles for few rows only: outputs of a thread. */
+  /** And the outputs of a thread. */
   thread?: { rows: number; columns: number }
   /** Matrix units only: the K-block (default 32), and the outputs of a subgroup (units.ts). */
   depth?: number

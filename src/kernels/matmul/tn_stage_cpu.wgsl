@@ -32,7 +32,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for r in 0..64
   var acc_$(r) = vec4f();
 #end
-  // If the compiler knew that this is a multiple of TURN, it would know which half of the array is read, and would keep no array on the stack.
+  // If the compiler knew this to be a multiple of TURN, it would know which half of the array is read, and keep none.
   let rows = well_laid(p.rows, lane);
   let whole = rows - rows % $(TURN)u;
 #let LOADS = TURN*PARTS

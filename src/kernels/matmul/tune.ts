@@ -159,10 +159,7 @@ function noise(length: number): Float32Array<ArrayBuffer> {
 const noiseBits = (length: number): Uint16Array<ArrayBuffer> =>
   Uint16Array.from(new Uint32Array(noise(length).buffer), (bits) => bits >>> 16)
 
-/**
- * Whether the GPU adapter can run a tile. If its workgroup memory does not hold the operands, a smaller tile would be used, or the kernel would not
- * compile.
- */
+/** Whether the workgroup memory holds a tile's operands; else it would be replaced by a smaller one, or not compile. */
 function fits(gpu: Gpu, name: TileName, tile: Tile): boolean {
   if (isUnits(name)) return holdsUnitTile(gpu, tile)
   return name === 'ntCpu' || name === 'nnCpu' || holdsRegisterTile(gpu, tile)

@@ -170,8 +170,8 @@ function tileFor(gpu: Gpu, rows: number, columns: number, paired = false): UnitT
 }
 
 /**
- * The subgroups of a tile. Unless the tile says otherwise, a subgroup of 32 or more lanes owns 64 x 64 outputs of a large tile, which take 128
- * registers. Otherwise it owns 32 x 32 outputs, and with few rows and columns as many rows as a fragment. Paired columns take at least two fragments.
+ * The subgroups of a tile, unless it says otherwise: with 32 lanes or more, each owns 64 x 64 outputs of a large tile, which take 128 registers; else
+ * 32 x 32, and with few rows and columns as many rows as a fragment. Paired columns take at least two fragments.
  */
 function arranged(gpu: Gpu, { rows, columns, depth = KT, subgroup }: Tile, paired = false): UnitTile {
   const { m, n } = matrixUnitOf(gpu)!

@@ -1,6 +1,6 @@
 // Gradient of a bias, added to what is there: out[c] += sum over t of x[t,c]; x (rows, columns). One invocation per column and part of PART rows, t
 // in order.
-// PARTIAL: out[part, c] is the part's sum, and these sums are then added up in the same way. Otherwise there is one part, and it is added to out[c].
+// PARTIAL: out[part, c] is the part's sum, and these are then added up likewise; else there is one part, which is added to out[c].
 struct Params { rows: u32, columns: u32 }
 @group(0) @binding(0) var<storage, read> x: array<f32>;
 @group(0) @binding(1) var<storage, read_write> out: array<f32>;

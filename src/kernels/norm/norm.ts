@@ -35,8 +35,8 @@ function shapeOf(gpu: Gpu, rows: Count, channels: number): { constants: Constant
 }
 
 /**
- * Rows per workgroup. A GPU's workgroup is one subgroup, and one can start per nanosecond, so heads (512 bytes each) are taken eight at a time as
- * soon as that leaves enough workgroups.
+ * Rows per workgroup. On a GPU it is one subgroup, and one starts per nanosecond, so heads (512 bytes each) are taken eight at a time if that leaves
+ * enough workgroups.
  */
 function rowsOfGroup(software: boolean, invocations: number, held: number): number {
   if (software) return held > 4 ? 8 : 16
@@ -125,9 +125,8 @@ export function rmsNormBackward(
 }
 
 /**
- * Rows that one invocation sums; these partial sums are then added up in the same way. With one running sum over all rows, a GPU would wait for one
- * load after the other (16k tokens have 262k rows of heads), and there would be as many roundings. Parts begin at row 0, so the bits of a sum do not
- * depend on the capacity of a plan.
+ * Rows that one invocation sums; these sums are then added up likewise. With one sum over all rows, a GPU would wait for one load after the other
+ * (16k tokens have 262k rows of heads), and round as often. Parts begin at row 0, so bits do not depend on the capacity of a plan.
  */
 const PART = 256
 

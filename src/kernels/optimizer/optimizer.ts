@@ -26,7 +26,7 @@ export interface AdamWStep {
   step: number
 }
 
-/** From which end the mean of the first moment is computed: the nearer one (FROM_G of adamw.wgsl). */
+/** Whether the first moment's mean is computed from the gradient (FROM_G of adamw.wgsl). */
 const fromGradient = ({ beta1 }: AdamWStep): boolean => beta1 <= 0.5
 
 const stepParams = (s: AdamWStep): Record<string, number> => ({

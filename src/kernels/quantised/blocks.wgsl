@@ -4,8 +4,7 @@
 // those of gguf-dequant.ts. The including file defines word_of(which, at), which is word `at` of the blocks of weight `which`. Loading words is
 // separate from decoding them, so that loads can be prefetched.
 
-// The words of four values: those of the stretch of 32 values to which they belong (in formats whose two-byte scales come after all blocks, `stretch`
-// ends with place & 1), and their own.
+// Words of four values: those of their stretch of 32 values (with two-byte scales after all blocks, `stretch` ends with place & 1), and their own.
 struct Words { stretch: vec4u, own: vec4u }
 // What the 32 values of a stretch have in common.
 struct Stretch { scale: f32, least: f32, fifths: u32 }

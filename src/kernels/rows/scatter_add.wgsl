@@ -1,5 +1,5 @@
 // out[o, c] (+)= sum over i in [start[o], start[o+1]) of x[source[i], c], i in order: the transpose of a gather, without atomics.
-// `outs` output rows of `width` elements, which are values, or with VEC4 four of them. TARGET: output row o is written to row target[o] (an
+// `outs` output rows of `width` elements: values, or VEC4: four of them. TARGET: output row o is written to row target[o] (an
 // embedding's token), else to row o. ACCUMULATE adds to what is there. Target rows below `first_row` or from `limit` on belong to another slice and
 // are not changed. SCALE: the sum is multiplied by `scale`.
 #if SCALE

@@ -36,7 +36,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let other = settings[2u * row + 1u];
   for (var i = start[row] + group.y * 64u + lane; i < start[row + 1u]; i += 64u * p.parts) {
     let entry = entries[i];
-    // The token is masked: another lane or workgroup sets it to `dropped`, before or after this.
+    // Masked: another lane or workgroup sets it to `dropped`.
     if (!allowed(mask, entry.x)) { continue; }
     let at = first + entry.x;
     var z = logits[at] + bitcast<f32>(entry.z);
