@@ -17,9 +17,9 @@ import { beginWait } from '../src/gpu/cores.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
 import { emptyPlan, fill, isEmpty, type Plan } from '../src/gpu/plan.ts'
 import { Engine } from '../src/inference/engine.ts'
-import { loadDecoder } from '../src/model/decoder-load.ts'
-import type { Decoder } from '../src/model/decoder.ts'
-import { gainsByWideVectors } from '../src/model/wide-vectors.ts'
+import { loadDecoder } from '../src/model/decoder/load.ts'
+import type { Decoder } from '../src/model/decoder/decoder.ts'
+import { gainsByWideVectors } from '../src/model/decoder/wide-vectors.ts'
 import { rounded, text, wordsOf } from './words.ts'
 
 const works = ['decode', 'prompts', 'lora', 'full'] as const

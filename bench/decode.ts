@@ -16,8 +16,8 @@ import { measurePeaks } from '../src/bench/peaks.ts'
 import { modelFor } from '../src/bench/shapes.ts'
 import { loraOptions } from '../src/bench/step.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
-import { loadDecoder } from '../src/model/decoder-load.ts'
-import { gainsByWideVectors } from '../src/model/wide-vectors.ts'
+import { loadDecoder } from '../src/model/decoder/load.ts'
+import { gainsByWideVectors } from '../src/model/decoder/wide-vectors.ts'
 import { rounded, text, wordsOf } from './words.ts'
 
 const { values } = wordsOf(import.meta.filename, {

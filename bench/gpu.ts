@@ -29,8 +29,8 @@ import { messageOf } from '../src/common/errors.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
 import { dispatchFlat } from '../src/kernels/common/lanes.ts'
 import { useMatrixUnits } from '../src/kernels/common/matrix-units.ts'
-import { loadDecoder } from '../src/model/decoder-load.ts'
-import { weightCount } from '../src/model/shapes.ts'
+import { loadDecoder } from '../src/model/decoder/load.ts'
+import { weightCount } from '../src/model/decoder/shapes.ts'
 import { wordsOf } from './words.ts'
 
 const parts = ['dispatch', 'compile', 'peaks', 'tune', 'matmul', 'attention', 'decode', 'step', 'peers'] as const

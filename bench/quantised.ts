@@ -13,7 +13,7 @@ import { modelFor } from '../src/bench/shapes.ts'
 import { benchTrainer, loraOptions, randomSamples } from '../src/bench/step.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
 import { Engine } from '../src/inference/engine.ts'
-import { loadDecoder } from '../src/model/decoder-load.ts'
+import { loadDecoder } from '../src/model/decoder/load.ts'
 import { QUANTIZATIONS, type Quantization } from '../src/model/types.ts'
 import { text, wordsOf } from './words.ts'
 

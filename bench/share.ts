@@ -17,7 +17,7 @@ import { modelFor } from '../src/bench/shapes.ts'
 import type { TrainingBatch } from '../src/common/types.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
 import { Engine } from '../src/inference/engine.ts'
-import { loadDecoder } from '../src/model/decoder-load.ts'
+import { loadDecoder } from '../src/model/decoder/load.ts'
 import { text, wordsOf } from './words.ts'
 
 const { values } = wordsOf(import.meta.filename, {

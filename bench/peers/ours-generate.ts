@@ -1,7 +1,7 @@
 /** Generation with the engine, as in a run. */
 import { Engine } from '../../src/inference/engine.ts'
-import { loadDecoder } from '../../src/model/decoder-load.ts'
-import type { Decoder } from '../../src/model/decoder.ts'
+import { loadDecoder } from '../../src/model/decoder/load.ts'
+import type { Decoder } from '../../src/model/decoder/decoder.ts'
 import { sampling, secondsOf, type Bench } from './ours-shared.ts'
 
 /** An engine without an end of sequence, so that both sides make the same number of tokens. */

@@ -1,7 +1,7 @@
 /** Our step of reinforcement learning at TRL's shape: orchestrator, environment, chat client, engine and trainer of a run, nothing sampled ahead. */
 import { PolicyClient, Rubric, SingleTurnEnv } from '../../src/environments/index.ts'
 import { Engine } from '../../src/inference/engine.ts'
-import { loadDecoder } from '../../src/model/decoder-load.ts'
+import { loadDecoder } from '../../src/model/decoder/load.ts'
 import { Progress } from '../../src/monitor/progress.ts'
 import groupMean from '../../src/orchestrator/advantages/group_mean.ts'
 import { Orchestrator } from '../../src/orchestrator/orchestrator.ts'

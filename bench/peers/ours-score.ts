@@ -1,6 +1,6 @@
 /** Scoring, a supervised LoRA step, and the results that both sides must agree on. */
 import type { TrainingSample } from '../../src/common/types.ts'
-import { loadDecoder } from '../../src/model/decoder-load.ts'
+import { loadDecoder } from '../../src/model/decoder/load.ts'
 import { scoreSamples } from '../../src/trainer/gradients.ts'
 import { engineOf, greedy } from './ours-generate.ts'
 import { LORA, secondsOf, type Bench } from './ours-shared.ts'

@@ -2,8 +2,8 @@
 import { plainSampling } from '../../src/bench/data.ts'
 import type { SamplingParams } from '../../src/common/types.ts'
 import type { Gpu } from '../../src/gpu/gpu.ts'
-import type { ModelFiles } from '../../src/model/open.ts'
-import { LINEAR_MODULES } from '../../src/model/shapes.ts'
+import type { ModelFiles } from '../../src/model/files/open.ts'
+import { LINEAR_MODULES } from '../../src/model/decoder/shapes.ts'
 import type { Job, Result } from './job.ts'
 import { median } from './table.ts'
 

@@ -1,6 +1,6 @@
 /** Trainers of our jobs. */
 import { tmpdir } from 'node:os'
-import type { Decoder } from '../../src/model/decoder.ts'
+import type { Decoder } from '../../src/model/decoder/decoder.ts'
 import { negativeLogLikelihood, type Loss } from '../../src/trainer/losses/index.ts'
 import { Trainer } from '../../src/trainer/trainer.ts'
 

@@ -5,8 +5,8 @@
  */
 import { readFileSync } from 'node:fs'
 import { Gpu } from '../../src/gpu/gpu.ts'
-import { openModel } from '../../src/model/open.ts'
-import { gainsByWideVectors } from '../../src/model/wide-vectors.ts'
+import { openModel } from '../../src/model/files/open.ts'
+import { gainsByWideVectors } from '../../src/model/decoder/wide-vectors.ts'
 import { say, type Job, type Result } from './job.ts'
 import type { Bench } from './ours-shared.ts'
 

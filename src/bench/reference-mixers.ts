@@ -1,9 +1,9 @@
 /**
  * The layers that mix tokens in the float64 reference (reference.ts): attention, the Gated DeltaNets of Qwen3.5, and the gated convolutions of LFM2.
  */
-import { headShape } from '../model/attention-layer.ts'
-import { inverseFrequencies, rotaryFactor } from '../model/rope.ts'
-import { mixerOf, type LinearModule } from '../model/shapes.ts'
+import { headShape } from '../model/decoder/attention-layer.ts'
+import { inverseFrequencies, rotaryFactor } from '../model/decoder/rope.ts'
+import { mixerOf, type LinearModule } from '../model/decoder/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
 import { dot, matrix, rotate, sigmoid, silu, softplus } from './reference-math.ts'
 

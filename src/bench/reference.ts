@@ -1,9 +1,9 @@
 /**
  * A decoder in float64 on the host, written straight from the definition, with which a whole forward pass is compared. Slow on purpose: plain loops.
  */
-import { embeddingScale, type ModelTensors } from '../model/decoder-load.ts'
+import { embeddingScale, type ModelTensors } from '../model/decoder/load.ts'
 import { widenBf16 } from '../model/bf16.ts'
-import { lastNormPath, layerPath, linearPath } from '../model/shapes.ts'
+import { lastNormPath, layerPath, linearPath } from '../model/decoder/shapes.ts'
 import { gelu, halves, matrix, multiply, plus, rmsNorm, silu, times } from './reference-math.ts'
 import { mixed, type ReferenceLayer } from './reference-mixers.ts'
 

@@ -1,9 +1,9 @@
 /** Models to measure: named sizes with random weights, or files. */
 import { existsSync } from 'node:fs'
 import { nearest, UserError } from '../common/errors.ts'
-import type { ModelTensors } from '../model/decoder-load.ts'
-import { openModel } from '../model/open.ts'
-import { madeTensors } from '../model/shapes.ts'
+import type { ModelTensors } from '../model/decoder/load.ts'
+import { openModel } from '../model/files/open.ts'
+import { madeTensors } from '../model/decoder/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
 import { randomBf16 } from './data.ts'
 

@@ -3,7 +3,7 @@ import { availableParallelism } from 'node:os'
 import { driverSeconds } from '../common/cpu-time.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { KernelTime } from '../gpu/timing.ts'
-import { attentionLayers, weightCount } from '../model/shapes.ts'
+import { attentionLayers, weightCount } from '../model/decoder/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
 
 export interface Usage {

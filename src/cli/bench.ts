@@ -96,7 +96,7 @@ async function bench(what: Topic[], options: Options): Promise<void> {
 async function takesWideVectors(what: Topic[], { model: names, matrixUnits }: Options): Promise<boolean> {
   if (names === undefined || !what.every((topic) => topic === 'step' || topic === 'decode')) return false
   const { modelFor } = await import('../bench/shapes.ts')
-  const { gainsByWideVectors } = await import('../model/wide-vectors.ts')
+  const { gainsByWideVectors } = await import('../model/decoder/wide-vectors.ts')
   const models = await Promise.all(names.map(modelFor))
   for (const { tensors } of models) tensors.close()
   return gainsByWideVectors(

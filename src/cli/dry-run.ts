@@ -12,7 +12,7 @@ import type { SftConfig } from '../config/sft-schema.ts'
 import { stringifyConfig } from '../config/toml-write.ts'
 import { Gpu } from '../gpu/gpu.ts'
 import { findPython } from '../inference/vllm/server.ts'
-import { openModel, type ModelFiles } from '../model/open.ts'
+import { openModel, type ModelFiles } from '../model/files/open.ts'
 import { adapterWords, withMicroBatch } from './gpu-memory.ts'
 
 export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {

@@ -17,8 +17,8 @@ import {
   type Row,
 } from '../environments/index.ts'
 import { PythonEnv } from '../environments/python/environment.ts'
-import { openModel } from '../model/open.ts'
-import type { Tokenizer } from '../model/tokenizer.ts'
+import { openModel } from '../model/files/open.ts'
+import type { Tokenizer } from '../model/tokenizer/tokenizer.ts'
 import { firstPrompt } from './first-prompt.ts'
 import { jsonObject } from './options.ts'
 import { toolCallParser } from './tool-calls.ts'

@@ -1,6 +1,6 @@
 /** An environment's first prompt as the model sees it, with the chat template and special tokens. `train` and `env check` print the same lines. */
 import type { ChatTemplate, Environment } from '../environments/index.ts'
-import type { Tokenizer } from '../model/tokenizer.ts'
+import type { Tokenizer } from '../model/tokenizer/tokenizer.ts'
 import { printable } from '../monitor/format.ts'
 import type { RunEnvironment } from '../orchestrator/tasks.ts'
 

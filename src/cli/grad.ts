@@ -1,7 +1,7 @@
 /** `grad`: loss and gradients of a batch, as one training step would see them. */
 import type { Command } from 'commander'
 import { UserError } from '../common/errors.ts'
-import type { TensorToWrite } from '../model/safetensors.ts'
+import type { TensorToWrite } from '../model/files/safetensors.ts'
 import { reporter, withDecoder, withModelAndBatch, type ModelBatchOptions } from './model-batch.ts'
 import { jsonObject, notNegative, number } from './options.ts'
 import { unwritten } from './out-file.ts'
@@ -76,8 +76,8 @@ async function grad(words: string[], asked: GradOptions, command: Command): Prom
   const { checkLossGradient, checkLossShape } = await import('../trainer/losses/check.ts')
   const { loadLoss } = await import('../trainer/losses/index.ts')
   const { withoutAdapter } = await import('../trainer/reference.ts')
-  const { batchOf } = await import('../model/packed.ts')
-  const { writeSafetensors } = await import('../model/safetensors.ts')
+  const { batchOf } = await import('../model/decoder/packed.ts')
+  const { writeSafetensors } = await import('../model/files/safetensors.ts')
   const bounds = { mask_ratio_low: options.maskRatioLow, mask_ratio_high: options.maskRatioHigh }
   const { hookResolve } = await import('../environments/load.ts')
   hookResolve()

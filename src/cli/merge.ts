@@ -28,9 +28,9 @@ export function register(program: Command): void {
 }
 
 async function merge(options: MergeOptions): Promise<void> {
-  const { openModel } = await import('../model/open.ts')
-  const { readAdapter } = await import('../model/peft.ts')
-  const { writeMerged } = await import('../model/export.ts')
+  const { openModel } = await import('../model/files/open.ts')
+  const { readAdapter } = await import('../model/files/peft.ts')
+  const { writeMerged } = await import('../model/files/export.ts')
   if (options.force) checkModelFolder('--out', options.out)
   const adapter = options.adapter === undefined ? null : await readAdapter(options.adapter)
   const model = await openModel(options.model)

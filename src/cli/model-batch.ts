@@ -4,7 +4,7 @@ import { UserError } from '../common/errors.ts'
 import type { TrainingSample } from '../common/types.ts'
 import { isOutOfMemory } from '../gpu/errors.ts'
 import type { Gpu } from '../gpu/gpu.ts'
-import type { Decoder } from '../model/decoder.ts'
+import type { Decoder } from '../model/decoder/decoder.ts'
 import type { Quantization } from '../model/types.ts'
 import { positive, quantizationOption, whole } from './options.ts'
 import { checkOut } from './out-file.ts'
@@ -43,10 +43,10 @@ export async function withDecoder(
   full: boolean,
   fn: (run: { gpu: Gpu; decoder: Decoder; samples: TrainingSample[] }) => Promise<void>,
 ): Promise<void> {
-  const { openModel } = await import('../model/open.ts')
-  const { checkAdapter, readAdapter } = await import('../model/peft.ts')
-  const { readBatch } = await import('../model/batch.ts')
-  const { loadDecoder } = await import('../model/decoder-load.ts')
+  const { openModel } = await import('../model/files/open.ts')
+  const { checkAdapter, readAdapter } = await import('../model/files/peft.ts')
+  const { readBatch } = await import('../model/decoder/batch.ts')
+  const { loadDecoder } = await import('../model/decoder/load.ts')
   const { openGpu } = await import('./opening.ts')
   const adapter = options.adapter === undefined ? undefined : await readAdapter(options.adapter)
   const files = await openModel(options.model)

@@ -1,9 +1,9 @@
 /** Opens the device for a model, loads other weights into an engine, closes things in order. */
 import { Gpu } from '../gpu/gpu.ts'
 import type { Engine } from '../inference/engine.ts'
-import { openModel } from '../model/open.ts'
+import { openModel } from '../model/files/open.ts'
 import type { ModelConfig } from '../model/types.ts'
-import { gainsByWideVectors, type WideVectorWork } from '../model/wide-vectors.ts'
+import { gainsByWideVectors, type WideVectorWork } from '../model/decoder/wide-vectors.ts'
 
 /** Opens the device for one model; prints a line if it is not a GPU. */
 export async function openGpu(model: ModelConfig, work: WideVectorWork): Promise<Gpu> {

@@ -11,9 +11,9 @@ export function register(program: Command): void {
 }
 
 async function score(options: ModelBatchOptions): Promise<void> {
-  const { microBatches } = await import('../model/packed.ts')
+  const { microBatches } = await import('../model/decoder/packed.ts')
   const { scoreSamples } = await import('../trainer/gradients.ts')
-  const { writeSafetensors } = await import('../model/safetensors.ts')
+  const { writeSafetensors } = await import('../model/files/safetensors.ts')
   await withDecoder(options, false, async ({ decoder, samples }) => {
     const start = performance.now()
     const tokens = samples.reduce((sum, s) => sum + s.ids.length, 0)

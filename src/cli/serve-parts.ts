@@ -7,8 +7,8 @@ import type { Grammars } from '../inference/grammar/types.ts'
 import { templateThinks } from '../inference/parsers/reasoning.ts'
 import { toolParser } from '../inference/parsers/tools/index.ts'
 import type { SamplingDefaults, ServerParts } from '../inference/server/parts.ts'
-import type { ModelFiles } from '../model/open.ts'
-import type { Tokenizer } from '../model/tokenizer.ts'
+import type { ModelFiles } from '../model/files/open.ts'
+import type { Tokenizer } from '../model/tokenizer/tokenizer.ts'
 import { versionOf } from './version.ts'
 
 interface AnswerOptions {

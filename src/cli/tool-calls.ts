@@ -1,7 +1,7 @@
 /** How tool calls are found in a model's answers. */
 import type { ChatTemplate, ToolCallParser } from '../environments/index.ts'
 import { toolParser, toolParserFor } from '../inference/parsers/tools/index.ts'
-import type { Tokenizer } from '../model/tokenizer.ts'
+import type { Tokenizer } from '../model/tokenizer/tokenizer.ts'
 
 /**
  * The parser of this name. 'auto' is the parser of the form that the chat template renders or, if it renders no tools, of the form in which they are

@@ -1,9 +1,9 @@
 /** Turns keys of [trainer.args] that train and sft share into options of model and trainer. */
 import type { TrainerArgs } from '../config/schema.ts'
-import type { Checkpointing } from '../model/decoder.ts'
-import type { LoadOptions } from '../model/decoder-load.ts'
-import type { Adapter, LoraConfig } from '../model/peft.ts'
-import { adapterModules } from '../model/shapes.ts'
+import type { Checkpointing } from '../model/decoder/decoder.ts'
+import type { LoadOptions } from '../model/decoder/load.ts'
+import type { Adapter, LoraConfig } from '../model/files/peft.ts'
+import { adapterModules } from '../model/decoder/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
 import type { RunFolder } from '../monitor/run-folder.ts'
 import type { Loss } from '../trainer/losses/index.ts'

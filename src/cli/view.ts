@@ -51,7 +51,7 @@ async function view(dir: string, { host, port, key = process.env.DAWN_RL_VIEW_KE
  * @returns the tokenizer, or a sentence that says why there is none
  */
 export async function tokenBytes(model: string | null, runFolder: string): Promise<TokenBytes | string> {
-  const { loadTokenizer } = await import('../model/tokenizer.ts')
+  const { loadTokenizer } = await import('../model/tokenizer/tokenizer.ts')
   try {
     const saved = await newestTokenizer(runFolder)
     if (saved) return bytesOf(await loadTokenizer(saved, []), saved)
@@ -59,7 +59,7 @@ export async function tokenBytes(model: string | null, runFolder: string): Promi
     if (path === undefined)
       return model === null ? "the run's config names no model" : `the model ${model} is not on this machine`
     if (existsSync(join(path, 'tokenizer.json'))) return bytesOf(await loadTokenizer(path, []), path)
-    const { openModel } = await import('../model/open.ts')
+    const { openModel } = await import('../model/files/open.ts')
     const files = await openModel(path)
     try {
       return bytesOf(await files.tokenizer(), path)
@@ -90,6 +90,6 @@ async function modelPath(model: string, runFolder: string): Promise<string | und
     if (existsSync(join(folder, model))) return join(folder, model)
     if (folder === above) break
   }
-  const { cachedModel } = await import('../model/hub.ts')
+  const { cachedModel } = await import('../model/files/hub.ts')
   return await cachedModel(model)
 }

@@ -11,7 +11,7 @@
  */
 import { readdirSync, statfsSync, statSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
-import { adapterModules, linearShapes, tensorShapes } from '../model/shapes.ts'
+import { adapterModules, linearShapes, tensorShapes } from '../model/decoder/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
 import { counted, formatBytes } from '../monitor/format.ts'
 import { keepsReference, spareGroups } from './algorithm-schema.ts'

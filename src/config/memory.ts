@@ -28,8 +28,8 @@
  * negligible for one of 100 M. The estimate was within 15% of what runs held (test/config/memory-measured.test.ts). The measured peak of a run is
  * perf/peak_memory in metrics.jsonl.
  */
-import { blocksOf, ownBlocks } from '../model/quantise.ts'
-import { stateWords } from '../model/layer-cache.ts'
+import { blocksOf, ownBlocks } from '../model/decoder/quantise.ts'
+import { stateWords } from '../model/decoder/layer-cache.ts'
 import {
   adapterModules,
   attentionLayers,
@@ -38,7 +38,7 @@ import {
   statefulLayers,
   tensorShapes,
   weightCount,
-} from '../model/shapes.ts'
+} from '../model/decoder/shapes.ts'
 import type { ModelConfig, TensorSource } from '../model/types.ts'
 import { formatBytes } from '../monitor/format.ts'
 import { keepsReference } from './algorithm-schema.ts'

@@ -76,7 +76,7 @@ export interface OpenOptions {
   /** Dawn's validation and bounds checks: on in tests, off in runs. Default: whether `DAWN_RL_CHECKS` is 1. */
   checks?: boolean
   /**
-   * Sets a software driver to 512-bit vectors if the CPU gains from them (vector-width.ts); for models that gain too (model/wide-vectors.ts). No
+   * Sets a software driver to 512-bit vectors if the CPU gains from them (vector-width.ts); for models that gain too (model/decoder/wide-vectors.ts). No
    * effect once the driver is loaded. Default: no.
    */
   wideVectors?: boolean

@@ -6,7 +6,7 @@
  * - On CPUs with 128-bit vectors the driver is set to 256: the compiler makes each vector of two, and matrix products are 2 to 50 times as fast as
  *   with the GPU kernels at 4 lanes (bench/LOG.md, "CPUs with vectors of 128 bits").
  * - With 512 bits (subgroups of 16) products are 1.3 to 1.5 times as fast on CPUs with units of that width, and 1.1 to 1.3 times on Zen 4, which
- *   executes each operation in two passes. Exchanging values between lanes is slower, except for constant broadcasts. See model/wide-vectors.ts for
+ *   executes each operation in two passes. Exchanging values between lanes is slower, except for constant broadcasts. See model/decoder/wide-vectors.ts for
  *   the models that gain, and bench/LOG.md, "Vectors of 512 bits", for the measurements.
  */
 import { existsSync } from 'node:fs'

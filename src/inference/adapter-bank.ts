@@ -15,8 +15,8 @@ import { UserError } from '../common/errors.ts'
 import type { BufferRange, Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { setColumns } from '../kernels/lora/lora.ts'
-import { projectionsOf, type Decoder } from '../model/decoder.ts'
-import type { Adapter } from '../model/peft.ts'
+import { projectionsOf, type Decoder } from '../model/decoder/decoder.ts'
+import type { Adapter } from '../model/files/peft.ts'
 import { firstNamed, placeOfPolicy } from './step-rows.ts'
 
 /** Alignment in values of the parts of a buffer, as required for bindings. */

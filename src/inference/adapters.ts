@@ -5,8 +5,8 @@
  */
 import { UserError } from '../common/errors.ts'
 import type { PolicyVersion } from '../common/types.ts'
-import type { Decoder } from '../model/decoder.ts'
-import { checkAdapter, checkFinite, readAdapter, type Adapter } from '../model/peft.ts'
+import type { Decoder } from '../model/decoder/decoder.ts'
+import { checkAdapter, checkFinite, readAdapter, type Adapter } from '../model/files/peft.ts'
 import { AdapterBank } from './adapter-bank.ts'
 import { firstNamed, placeOfNone, placeOfPolicy } from './step-rows.ts'
 import type { AdapterInfo, AdapterSet } from './types.ts'

@@ -1,7 +1,7 @@
 /** Computes how many pages the engine's KV cache gets. */
 import { UserError } from '../common/errors.ts'
-import type { Decoder } from '../model/decoder.ts'
-import { attentionLayers } from '../model/shapes.ts'
+import type { Decoder } from '../model/decoder/decoder.ts'
+import { attentionLayers } from '../model/decoder/shapes.ts'
 import type { EngineOptions } from './types.ts'
 
 interface CacheSize {

@@ -1,6 +1,6 @@
 /** Decodes a completion while it is streamed. Only text that can no longer change is returned, so nothing ever has to be taken back. */
-import { decodeStream } from '../model/tokenizer.ts'
-import type { StreamDecoder, Tokenizer } from '../model/tokenizer.ts'
+import { decodeStream } from '../model/tokenizer/tokenizer.ts'
+import type { StreamDecoder, Tokenizer } from '../model/tokenizer/tokenizer.ts'
 import { earliest } from './stop-watch.ts'
 
 export interface DetokenizerOptions {

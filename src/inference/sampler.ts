@@ -27,7 +27,7 @@ import {
   topWords,
   type RowChanges,
 } from '../kernels/sampling/sampling.ts'
-import type { Decoder } from '../model/decoder.ts'
+import type { Decoder } from '../model/decoder/decoder.ts'
 import { roundRows } from './step-rows.ts'
 import type { Sequence } from './sequence.ts'
 

@@ -1,5 +1,5 @@
 /** Finds stop strings in a completion as its tokens arrive, decoding only the last few tokens each time. */
-import { settledIds } from '../model/settled.ts'
+import { settledIds } from '../model/tokenizer/settled.ts'
 
 /** Converts tokens to text: a tokenizer's `decode`. */
 export type Decode = (ids: readonly number[], options?: { skipSpecialTokens?: boolean }) => string

@@ -98,7 +98,7 @@ export interface ModelConfig {
   attentionScale?: number
   /** Embeddings are multiplied by it (Gemma 3: the root of the hidden size; Granite). Default: 1. */
   embeddingScale?: number
-  /** That factor has the embedding's dtype, as `embeddingScale` in decoder-load.ts rounds it (Gemma 3). */
+  /** That factor has the embedding's dtype, as `embeddingScale` in decoder/load.ts rounds it (Gemma 3). */
   embeddingScaleRounded?: boolean
   /** What attention and the MLP give is multiplied by it before the residual is added (Granite). Default: 1. Not with outputBias. */
   residualScale?: number

@@ -1,6 +1,6 @@
 /** From scored rollouts to training samples: consecutive turns whose tokens continue each other become one sequence with one loss mask. */
 import type { Rollout, RolloutTurn, TrainingBatch, TrainingSample } from '../common/types.ts'
-import { batchOf, untrained } from '../model/packed.ts'
+import { batchOf, untrained } from '../model/decoder/packed.ts'
 import type { ScoredRollout } from '../monitor/aggregate.ts'
 import type { TrainerTokens } from '../monitor/rollout-writer.ts'
 

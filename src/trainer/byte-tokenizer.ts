@@ -1,7 +1,7 @@
 /** A tokenizer for models trained from scratch: one token for each UTF-8 byte, plus tokens for padding, the chat roles and the end of a message. */
-import { byteOfSign } from '../model/token-bytes.ts'
-import { bpeModel } from '../model/tokenizer-form.ts'
-import { makeTokenizer, type Tokenizer } from '../model/tokenizer.ts'
+import { byteOfSign } from '../model/tokenizer/token-bytes.ts'
+import { bpeModel } from '../model/tokenizer/form.ts'
+import { makeTokenizer, type Tokenizer } from '../model/tokenizer/tokenizer.ts'
 
 /** Ids from 256 on. A chat message costs two of these tokens, besides its text. */
 const SPECIAL = ['<|pad|>', '<|end|>', '<|system|>', '<|user|>', '<|assistant|>', '<|tool|>']

@@ -7,7 +7,7 @@ import { createReadStream, existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { crc32 } from 'node:zlib'
 import { messageOf } from '../common/errors.ts'
-import { jsonText, writeWhole } from '../model/files.ts'
+import { jsonText, writeWhole } from '../model/files/files.ts'
 
 const SUMS = 'crc32.json'
 

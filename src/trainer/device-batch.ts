@@ -7,8 +7,8 @@ import type { Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { capacityOf, type Count } from '../gpu/size.ts'
 import type { RowLists } from '../kernels/rows/rows.ts'
-import { decoderHidden, type Checkpointing, type Decoder, type RowBatch } from '../model/decoder.ts'
-import { listsByKey, type listsByToken, type PackedBatch } from '../model/packed.ts'
+import { decoderHidden, type Checkpointing, type Decoder, type RowBatch } from '../model/decoder/decoder.ts'
+import { listsByKey, type listsByToken, type PackedBatch } from '../model/decoder/packed.ts'
 
 /** Sizes of a batch: numbers, or open counts in a plan. */
 export interface BatchCounts {

@@ -2,8 +2,8 @@
 import { UserError } from '../common/errors.ts'
 import type { TrainingBatch, TrainingSample } from '../common/types.ts'
 import { GpuMemoryError } from '../gpu/errors.ts'
-import type { Decoder } from '../model/decoder.ts'
-import { microBatches, rowsOfGroup, sharesPrompts } from '../model/packed.ts'
+import type { Decoder } from '../model/decoder/decoder.ts'
+import { microBatches, rowsOfGroup, sharesPrompts } from '../model/decoder/packed.ts'
 import { MicroBatchRunner, type RunnerOptions } from './micro-batch.ts'
 
 /** The fewest rows for which a micro-batch has buffers. */

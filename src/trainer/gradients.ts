@@ -3,8 +3,8 @@
  * gradient does not depend on the size of the micro-batches.
  */
 import type { TrainingBatch, TrainingSample } from '../common/types.ts'
-import type { Checkpointing, Decoder } from '../model/decoder.ts'
-import { packedBatches, type PackedBatch } from '../model/packed.ts'
+import type { Checkpointing, Decoder } from '../model/decoder/decoder.ts'
+import { packedBatches, type PackedBatch } from '../model/decoder/packed.ts'
 import { runHostLoss, type Loss } from './losses/index.ts'
 import { withKl } from './losses/kl.ts'
 import type { LossInputs } from './losses/types.ts'

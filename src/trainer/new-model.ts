@@ -4,10 +4,10 @@
  */
 import { hashSeed, Random } from '../common/random.ts'
 import { roundToBf16 } from '../model/bf16.ts'
-import { configToJson } from '../model/config.ts'
-import type { ModelTensors } from '../model/decoder-load.ts'
-import { DELTA_PART, madeTensors } from '../model/shapes.ts'
-import type { Tokenizer } from '../model/tokenizer.ts'
+import { configToJson } from '../model/config/config.ts'
+import type { ModelTensors } from '../model/decoder/load.ts'
+import { DELTA_PART, madeTensors } from '../model/decoder/shapes.ts'
+import type { Tokenizer } from '../model/tokenizer/tokenizer.ts'
 import type { ModelConfig, ModelFamily, Qwen35Config } from '../model/types.ts'
 import { BYTE_END, BYTE_PAD, BYTE_VOCABULARY, byteTokenizer } from './byte-tokenizer.ts'
 

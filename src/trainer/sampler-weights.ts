@@ -1,10 +1,10 @@
 /** Writes the trainer's weights for another process to sample from, with exactly the values that the trainer computes with. */
 import { mkdirSync } from 'node:fs'
-import type { Decoder } from '../model/decoder.ts'
-import { matrixDtypes, readLora } from '../model/decoder-trained.ts'
-import { writeModelFiles } from '../model/export.ts'
-import { writeAdapterFiles } from '../model/peft.ts'
-import type { Tokenizer } from '../model/tokenizer.ts'
+import type { Decoder } from '../model/decoder/decoder.ts'
+import { matrixDtypes, readLora } from '../model/decoder/trained.ts'
+import { writeModelFiles } from '../model/files/export.ts'
+import { writeAdapterFiles } from '../model/files/peft.ts'
+import type { Tokenizer } from '../model/tokenizer/tokenizer.ts'
 import { weightTensors, type WeightsAbout } from './checkpoint.ts'
 
 /**

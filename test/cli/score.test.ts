@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterAll, describe, expect, test } from 'vitest'
-import { openSafetensors } from '../../src/model/safetensors.ts'
+import { openSafetensors } from '../../src/model/files/safetensors.ts'
 import { bars, fixtures, floats, relativeError } from '../golden/cases.ts'
 
 const cli = fileURLToPath(new URL('../../cli.js', import.meta.url))

@@ -9,7 +9,7 @@ import { UserError } from '../../src/common/errors.ts'
 import type { Generator } from '../../src/common/types.ts'
 import { parseSftConfig } from '../../src/config/load.ts'
 import { ChatTemplate, loadEnvironment, PolicyClient, runRollout, sftRows } from '../../src/environments/index.ts'
-import { openModel } from '../../src/model/open.ts'
+import { openModel } from '../../src/model/files/open.ts'
 import { sampling } from '../environments/scripted.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-sft-'))

@@ -9,7 +9,7 @@ import type { RolloutRow } from '../../src/monitor/rollout-writer.ts'
 import { samplesOf } from '../../src/cli/sft-setup.ts'
 import { parseSftConfig } from '../../src/config/load.ts'
 import { loadRows } from '../../src/environments/datasets.ts'
-import { openModel } from '../../src/model/open.ts'
+import { openModel } from '../../src/model/files/open.ts'
 import { TinyRuns } from './tiny-run.ts'
 import { asPosix } from '../windows.ts'
 

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterAll } from 'vitest'
-import { writeModelFolder } from '../../src/model/export.ts'
+import { writeModelFolder } from '../../src/model/files/export.ts'
 import { newModel } from '../../src/trainer/new-model.ts'
 import { asPosix } from '../windows.ts'
 

@@ -6,7 +6,7 @@ import { stringifyConfig } from '../../src/config/toml-write.ts'
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { tensorShapes } from '../../src/model/shapes.ts'
+import { tensorShapes } from '../../src/model/decoder/shapes.ts'
 import { newModel } from '../../src/trainer/new-model.ts'
 
 const head = 'model = "models/tiny"\n[env]\nid = "reverse-text"\n'

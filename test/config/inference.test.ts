@@ -7,7 +7,7 @@ import { messageOf, UserError } from '../../src/common/errors.ts'
 import { loadConfig, parseConfig } from '../../src/config/load.ts'
 import { memoryOf } from '../../src/config/memory.ts'
 import { stringifyConfig } from '../../src/config/toml-write.ts'
-import { openModel } from '../../src/model/open.ts'
+import { openModel } from '../../src/model/files/open.ts'
 import { asPosix, isWindows } from '../windows.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'dawn-inference-'))

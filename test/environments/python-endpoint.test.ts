@@ -4,7 +4,7 @@ import type { ChatCompletion } from '../../src/common/types.ts'
 import { Calls } from '../../src/environments/python/calls.ts'
 import { PolicyEndpoint, REQUEST_FIELD } from '../../src/environments/python/endpoint.ts'
 import type { RolloutContext } from '../../src/environments/types.ts'
-import { compileTemplate } from '../../src/model/jinja.ts'
+import { compileTemplate } from '../../src/model/chat/jinja.ts'
 import { sampling } from './scripted.ts'
 
 test('floats in the schemas of tools reach the chat template as Python wrote them', async () => {

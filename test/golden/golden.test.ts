@@ -2,7 +2,7 @@
 import { afterAll, describe, expect, test } from 'vitest'
 import type { GpuFacts } from '../../src/gpu/adapter.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
-import type { Decoder } from '../../src/model/decoder.ts'
+import type { Decoder } from '../../src/model/decoder/decoder.ts'
 import { bars, fixtures, gradientErrors, openCase, openDecoder, scoreErrors, type Case } from './cases.ts'
 import { withFacts } from '../facts.ts'
 

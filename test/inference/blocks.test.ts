@@ -1,7 +1,7 @@
 /** Steps ahead of the host in blocks: how often it waits, what closes a block early, and that nothing waits for one that stays open. */
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest'
 import { Gpu } from '../../src/gpu/gpu.ts'
-import type { Decoder } from '../../src/model/decoder.ts'
+import type { Decoder } from '../../src/model/decoder/decoder.ts'
 import { engineOf, goldenDecoder, goldenSequences, sampling } from './helpers.ts'
 
 const gpu = await Gpu.open({ checks: true })

@@ -14,7 +14,7 @@ import { Sampler, type Draw } from '../../src/inference/sampler.ts'
 import { Sequence } from '../../src/inference/sequence.ts'
 import { StopWatch } from '../../src/inference/stop-watch.ts'
 import { gatherRows } from '../../src/kernels/rows/rows.ts'
-import type { Decoder } from '../../src/model/decoder.ts'
+import type { Decoder } from '../../src/model/decoder/decoder.ts'
 import { engineOf, expectTrainersBits, goldenDecoder, goldenSequences, letters, sampling } from './helpers.ts'
 import { expectChoice, hiddenOf, logitsOf, logSoftmax, ranked } from './reference.ts'
 

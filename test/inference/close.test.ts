@@ -1,7 +1,7 @@
 /** What an engine leaves when it is closed. */
 import { expect, test } from 'vitest'
 import { Gpu } from '../../src/gpu/gpu.ts'
-import { loadDecoder } from '../../src/model/decoder-load.ts'
+import { loadDecoder } from '../../src/model/decoder/load.ts'
 import { newModel } from '../../src/trainer/new-model.ts'
 import { engineOf, sampling } from './helpers.ts'
 

@@ -6,10 +6,10 @@ import type { GenerationRequest, GenerationResult } from '../../src/common/types
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { Engine } from '../../src/inference/engine.ts'
 import { cpuLanes } from '../../src/kernels/common/lanes.ts'
-import { loadDecoder } from '../../src/model/decoder-load.ts'
-import { openModel, type ModelFiles } from '../../src/model/open.ts'
-import { LINEAR_MODULES } from '../../src/model/shapes.ts'
-import { readAdapter } from '../../src/model/peft.ts'
+import { loadDecoder } from '../../src/model/decoder/load.ts'
+import { openModel, type ModelFiles } from '../../src/model/files/open.ts'
+import { LINEAR_MODULES } from '../../src/model/decoder/shapes.ts'
+import { readAdapter } from '../../src/model/files/peft.ts'
 import { withFacts } from '../facts.ts'
 import {
   engineOf,

@@ -6,7 +6,7 @@ import { GpuMemoryError } from '../../src/gpu/errors.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import type { Engine } from '../../src/inference/engine.ts'
 import { cpuLanes } from '../../src/kernels/common/lanes.ts'
-import type { Decoder } from '../../src/model/decoder.ts'
+import type { Decoder } from '../../src/model/decoder/decoder.ts'
 import {
   engineOf as anyEngine,
   expectTrainersBits,

@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { Random } from '../../src/common/random.ts'
 import type { GenerationRequest, GenerationResult } from '../../src/common/types.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
-import type { Decoder } from '../../src/model/decoder.ts'
+import type { Decoder } from '../../src/model/decoder/decoder.ts'
 import { seed, seedWords } from '../seed.ts'
 import { engineOf, goldenDecoder, goldenSequences, letters, sampling } from './helpers.ts'
 

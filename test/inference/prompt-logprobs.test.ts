@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { GenerationRequest, LogprobsRequest } from '../../src/common/types.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
-import type { Decoder } from '../../src/model/decoder.ts'
+import type { Decoder } from '../../src/model/decoder/decoder.ts'
 import { engineOf, goldenDecoder, goldenSequences, sampling, scoreAfter } from './helpers.ts'
 import { logitsOf, logSoftmax, ranked } from './reference.ts'
 

@@ -5,7 +5,7 @@ import { Tape } from '../../src/autograd/tape.ts'
 import type { Tensor } from '../../src/autograd/tensor.ts'
 import type { GenerationRequest, GenerationResult } from '../../src/common/types.ts'
 import { linear } from '../../src/kernels/matmul/matmul.ts'
-import { decoderHidden, type Decoder } from '../../src/model/decoder.ts'
+import { decoderHidden, type Decoder } from '../../src/model/decoder/decoder.ts'
 
 /** Hidden states of one sequence before the last norm, as the trainer computes them. */
 export async function hiddenOf(decoder: Decoder, ids: readonly number[]): Promise<Tensor> {

@@ -1,8 +1,8 @@
 /** Tokenizers of the models that tests use, without their weights. */
-import { GgufFile } from '../../src/model/gguf.ts'
-import { ggufTokenizerParts } from '../../src/model/gguf-tokenizer.ts'
-import { loadTokenizer, makeTokenizer } from '../../src/model/tokenizer.ts'
-import type { Tokenizer } from '../../src/model/tokenizer.ts'
+import { GgufFile } from '../../src/model/gguf/gguf.ts'
+import { ggufTokenizerParts } from '../../src/model/gguf/tokenizer.ts'
+import { loadTokenizer, makeTokenizer } from '../../src/model/tokenizer/tokenizer.ts'
+import type { Tokenizer } from '../../src/model/tokenizer/tokenizer.ts'
 import { fileURLToPath } from 'node:url'
 
 /** The tokenizer of models/tiny, which ships. */

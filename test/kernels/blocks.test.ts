@@ -7,7 +7,7 @@ import { linear, linearBackwardInput } from '../../src/kernels/matmul/matmul.ts'
 import { setTiles } from '../../src/kernels/matmul/tiles.ts'
 import { allocateBlocks, allocateRooms, writeBlocks, type QuantisedFormat } from '../../src/kernels/quantised/quantised.ts'
 import { roundToBf16 } from '../../src/model/bf16.ts'
-import type { BlockFormat } from '../../src/model/gguf-dequant.ts'
+import type { BlockFormat } from '../../src/model/gguf/dequant.ts'
 import { quantisedFormats as formats, randomBlocks, widened } from '../model/blocks.ts'
 import { modes, openBench, sameBits } from './harness.ts'
 

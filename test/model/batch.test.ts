@@ -1,7 +1,7 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { readBatch } from '../../src/model/batch.ts'
+import { readBatch } from '../../src/model/decoder/batch.ts'
 import { golden, newFolder, userErrorOf } from './helpers.ts'
 
 const dir = newFolder()

@@ -1,10 +1,10 @@
 /** Random blocks of GGUF's formats, and a GGUF file whose matrices are of all of them. */
 import { hashSeed, Random } from '../../src/common/random.ts'
 import { roundToBf16, widenBf16 } from '../../src/model/bf16.ts'
-import type { ModelTensors } from '../../src/model/decoder-load.ts'
-import { BLOCK_FORMATS, type BlockFormat } from '../../src/model/gguf-dequant.ts'
-import { quantiseQ8 } from '../../src/model/quantise.ts'
-import { linearShapes } from '../../src/model/shapes.ts'
+import type { ModelTensors } from '../../src/model/decoder/load.ts'
+import { BLOCK_FORMATS, type BlockFormat } from '../../src/model/gguf/dequant.ts'
+import { quantiseQ8 } from '../../src/model/decoder/quantise.ts'
+import { linearShapes } from '../../src/model/decoder/shapes.ts'
 import type { TensorSource } from '../../src/model/types.ts'
 import { writeGguf, type GgufTensorToWrite } from './helpers.ts'
 

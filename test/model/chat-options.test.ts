@@ -1,8 +1,8 @@
 /** What a prompt can be asked to be: with tools, gone on with, by another template; and what tokens are in bytes. */
 import { describe, expect, test } from 'vitest'
 import type { Message, ToolDefinition } from '../../src/common/types.ts'
-import { compileTemplate } from '../../src/model/jinja.ts'
-import { strftime } from '../../src/model/python-text.ts'
+import { compileTemplate } from '../../src/model/chat/jinja.ts'
+import { strftime } from '../../src/model/chat/python-text.ts'
 import { openGgufTokenizer, openTiny } from '../inference/tokenizers.ts'
 import { smollm2, userErrorOf, withoutSmollm2 } from './helpers.ts'
 

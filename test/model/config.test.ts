@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
-import { configToJson, parseConfig } from '../../src/model/config.ts'
+import { configToJson, parseConfig } from '../../src/model/config/config.ts'
 import { golden, userErrorOf } from './helpers.ts'
 
 const json = (path: string) => JSON.parse(readFileSync(join(golden, path), 'utf8')) as Record<string, unknown>

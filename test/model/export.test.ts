@@ -6,14 +6,14 @@ import { Command } from 'commander'
 import { describe, expect, test } from 'vitest'
 import { register } from '../../src/cli/merge.ts'
 import { widenBf16 } from '../../src/model/bf16.ts'
-import { mergeAdapter, writeMerged, writeModelFolder } from '../../src/model/export.ts'
+import { mergeAdapter, writeMerged, writeModelFolder } from '../../src/model/files/export.ts'
 import { Random } from '../../src/common/random.ts'
-import { openModel } from '../../src/model/open.ts'
-import { openSafetensors } from '../../src/model/safetensors.ts'
+import { openModel } from '../../src/model/files/open.ts'
+import { openSafetensors } from '../../src/model/files/safetensors.ts'
 import type { TensorData } from '../../src/model/types.ts'
-import { readAdapter } from '../../src/model/peft.ts'
-import type { ReadLoraPair } from '../../src/model/peft.ts'
-import { tensorShapes } from '../../src/model/shapes.ts'
+import { readAdapter } from '../../src/model/files/peft.ts'
+import type { ReadLoraPair } from '../../src/model/files/peft.ts'
+import { tensorShapes } from '../../src/model/decoder/shapes.ts'
 import { golden, newFolder, smollm2, userErrorOf, withoutSmollm2 } from './helpers.ts'
 
 const dir = newFolder()
@@ -192,7 +192,7 @@ describe('the verb merge', () => {
 
 test('a closed file can be removed and a reader leaves no handle behind', async () => {
   // Run apart: the process must end by itself once the model is closed.
-  const script = `const { openModel } = await import(${JSON.stringify(new URL('../../src/model/open.ts', import.meta.url).href)})
+  const script = `const { openModel } = await import(${JSON.stringify(new URL('../../src/model/files/open.ts', import.meta.url).href)})
     const m = await openModel(${JSON.stringify(model('llama'))}); await m.tensors.read('model.norm.weight'); m.close(); console.log('done')`
   const { stdout } = await promisify(execFile)(process.execPath, ['--input-type=module', '-e', script], { timeout: 60_000 })
   expect(stdout).toBe('done\n')

@@ -3,7 +3,7 @@ import { existsSync, mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync, wr
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { writeFolderWhole } from '../../src/model/files.ts'
+import { writeFolderWhole } from '../../src/model/files/files.ts'
 import { newFolder } from './helpers.ts'
 
 test('a folder that was to be replaced is there as it was where the new one cannot take its place', async () => {
@@ -29,7 +29,7 @@ test('a folder is replaced where a process of the same number, as in a container
 
 test('a file that is to be written where the working directory was deleted is an error, not a wait without end', () => {
   const cwd = mkdtempSync(join(tmpdir(), 'dawn-rl-gone-'))
-  const files = join(import.meta.dirname, '../../src/model/files.ts')
+  const files = join(import.meta.dirname, '../../src/model/files/files.ts')
   const code = `
     const { writeWhole } = await import(${JSON.stringify(files)})
     ;(await import('node:fs')).rmdirSync(process.cwd())
@@ -41,7 +41,7 @@ test('a file that is to be written where the working directory was deleted is an
 test('what a killed process left of a folder goes with the next one, and what it was about to replace is back', async () => {
   const parent = mkdtempSync(join(tmpdir(), 'dawn-rl-left-'))
   const dir = join(parent, 'model')
-  const files = join(import.meta.dirname, '../../src/model/files.ts')
+  const files = join(import.meta.dirname, '../../src/model/files/files.ts')
   const code = `
     const { writeFolderWhole } = await import(${JSON.stringify(files)})
     await writeFolderWhole(${JSON.stringify(dir)}, async (aside) => {

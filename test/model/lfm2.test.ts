@@ -2,9 +2,9 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { configToJson, parseConfig } from '../../src/model/config.ts'
-import { adapterModules, attentionLayers, LINEAR_MODULES, tensorShapes, weightCount } from '../../src/model/shapes.ts'
-import { openModel } from '../../src/model/open.ts'
+import { configToJson, parseConfig } from '../../src/model/config/config.ts'
+import { adapterModules, attentionLayers, LINEAR_MODULES, tensorShapes, weightCount } from '../../src/model/decoder/shapes.ts'
+import { openModel } from '../../src/model/files/open.ts'
 import { fixtures, newFolder, userErrorOf, writeGguf, type GgufTensorToWrite } from './helpers.ts'
 
 /** LiquidAI/LFM2-350M's, without the keys that nothing reads. */

@@ -2,8 +2,8 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
-import { configToJson, parseConfig } from '../../src/model/config.ts'
-import { tensorShapes } from '../../src/model/shapes.ts'
+import { configToJson, parseConfig } from '../../src/model/config/config.ts'
+import { tensorShapes } from '../../src/model/decoder/shapes.ts'
 import { fixtures } from './helpers.ts'
 
 /** allenai/OLMo-2-0425-1B-Instruct's, but for the number of layers. */

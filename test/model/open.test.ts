@@ -5,8 +5,8 @@ import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
-import { openModel } from '../../src/model/open.ts'
-import { writeSafetensors } from '../../src/model/safetensors.ts'
+import { openModel } from '../../src/model/files/open.ts'
+import { writeSafetensors } from '../../src/model/files/safetensors.ts'
 import { openHub } from '../hub.ts'
 import { golden, newFolder, smollm2, userErrorOf, withoutSmollm2 } from './helpers.ts'
 
@@ -163,7 +163,7 @@ describe('a name on the hub', () => {
     const { promise, resolve } = Promise.withResolvers<void>()
     hub.rest = promise
     const script = "import(process.argv[1]).then(({ hubFolder }) => hubFolder('owner/tiny')).then(console.log)"
-    const start = () => spawn(process.execPath, ['-e', script, new URL('../../src/model/hub.ts', import.meta.url).href])
+    const start = () => spawn(process.execPath, ['-e', script, new URL('../../src/model/files/hub.ts', import.meta.url).href])
     const asksWeights = async (times: number) => {
       const asked = () => hub.asked.filter(({ path }) => path.endsWith('/model.safetensors')).length
       while (asked() < times) await sleep(20)

@@ -1,7 +1,7 @@
 /** Packing: what each row reads and each entry scores is what the sequences have that are computed one by one, whatever they share and however they are split. */
 import { expect, test } from 'vitest'
 import type { TrainingSample } from '../../src/common/types.ts'
-import { groupByPrompt, listsByKey, listsByToken, microBatches, pack, type PackedBatch } from '../../src/model/packed.ts'
+import { groupByPrompt, listsByKey, listsByToken, microBatches, pack, type PackedBatch } from '../../src/model/decoder/packed.ts'
 import fc from '../fast-check.ts'
 
 const token = fc.nat(4)

@@ -1,9 +1,9 @@
 import { cpSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
-import { parseConfig } from '../../src/model/config.ts'
-import { checkAdapter, readAdapter, writeAdapter } from '../../src/model/peft.ts'
-import { openSafetensors, writeSafetensors } from '../../src/model/safetensors.ts'
+import { parseConfig } from '../../src/model/config/config.ts'
+import { checkAdapter, readAdapter, writeAdapter } from '../../src/model/files/peft.ts'
+import { openSafetensors, writeSafetensors } from '../../src/model/files/safetensors.ts'
 import { golden, newFolder, userErrorOf } from './helpers.ts'
 
 const configOf = (family: string) => {

@@ -2,8 +2,8 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
-import { charsmapOf } from '../../src/model/charsmap.ts'
-import { makeTokenizer } from '../../src/model/tokenizer.ts'
+import { charsmapOf } from '../../src/model/tokenizer/charsmap.ts'
+import { makeTokenizer } from '../../src/model/tokenizer/tokenizer.ts'
 import { fixtures, userErrorOf } from './helpers.ts'
 
 type Json = Record<string, unknown>

@@ -6,10 +6,10 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
 import { Gpu } from '../../src/gpu/gpu.ts'
-import { loadDecoder } from '../../src/model/decoder-load.ts'
-import { openModel } from '../../src/model/open.ts'
+import { loadDecoder } from '../../src/model/decoder/load.ts'
+import { openModel } from '../../src/model/files/open.ts'
 import type { TensorSource } from '../../src/model/types.ts'
-import { Uploads } from '../../src/model/uploads.ts'
+import { Uploads } from '../../src/model/decoder/uploads.ts'
 import { smollm2, withoutSmollm2 } from './helpers.ts'
 
 const tiny = join(import.meta.dirname, '../../models/tiny')

@@ -1,7 +1,7 @@
 /** Which models run with vectors of 512 bits, where the CPU has them. */
 import { expect, test } from 'vitest'
 import { modelShapes } from '../../src/bench/shapes.ts'
-import { gainsByWideVectors } from '../../src/model/wide-vectors.ts'
+import { gainsByWideVectors } from '../../src/model/decoder/wide-vectors.ts'
 
 const { tiny, 'smollm2-135m': smollm2, 'qwen3-0.6b': qwen3 } = modelShapes
 const gemma = { ...tiny, headDim: 256 }

@@ -2,9 +2,9 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { configToJson, parseConfig } from '../../src/model/config.ts'
-import { ropeOf, ropeScalingToJson } from '../../src/model/config-rope.ts'
-import { inverseFrequencies, rotaryFactor, rotaryTable } from '../../src/model/rope.ts'
+import { configToJson, parseConfig } from '../../src/model/config/config.ts'
+import { ropeOf, ropeScalingToJson } from '../../src/model/config/rope.ts'
+import { inverseFrequencies, rotaryFactor, rotaryTable } from '../../src/model/decoder/rope.ts'
 import { fixtures } from './helpers.ts'
 
 interface Case {

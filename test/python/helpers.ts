@@ -15,7 +15,7 @@ import {
 } from '../../src/environments/index.ts'
 import type { PythonEnv, PythonOptions } from '../../src/environments/python/environment.ts'
 import { toolCallParser } from '../../src/cli/tool-calls.ts'
-import type { Tokenizer } from '../../src/model/tokenizer.ts'
+import type { Tokenizer } from '../../src/model/tokenizer/tokenizer.ts'
 import { sampling } from '../environments/scripted.ts'
 import { openTiny } from '../inference/tokenizers.ts'
 import { seedWords } from '../seed.ts'

@@ -1,7 +1,7 @@
 /** The entropy bonus: against PyTorch, beside any loss, and in a run of its own. */
 import { describe, expect, test } from 'vitest'
 import { bars, fixtures, floats, openCase, openDecoder, relativeError } from '../golden/cases.ts'
-import { openSafetensors } from '../../src/model/safetensors.ts'
+import { openSafetensors } from '../../src/model/files/safetensors.ts'
 import { accumulateGradients } from '../../src/trainer/gradients.ts'
 import { loadLoss, type Loss } from '../../src/trainer/losses/index.ts'
 import {
@@ -16,7 +16,7 @@ import {
   trainerOptions,
   withTrainer,
 } from './helpers.ts'
-import { loadDecoder } from '../../src/model/decoder-load.ts'
+import { loadDecoder } from '../../src/model/decoder/load.ts'
 
 const { gpu } = openGpu()
 const dir = `${fixtures}odd/smollm3`

@@ -1,6 +1,6 @@
 /** What a whole model's numbers lose on matrix units, against PyTorch's float32. Runs where the adapter has some; docs/kernels.md says which software one does. */
 import { describe, expect, test } from 'vitest'
-import { loadDecoder } from '../../src/model/decoder-load.ts'
+import { loadDecoder } from '../../src/model/decoder/load.ts'
 import { accumulateGradients, scoreSamples } from '../../src/trainer/gradients.ts'
 import { loadLoss } from '../../src/trainer/losses/index.ts'
 import { inEightBits } from '../model/blocks.ts'

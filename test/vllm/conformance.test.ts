@@ -4,7 +4,7 @@
  */
 import { afterAll } from 'vitest'
 import { VllmHost } from '../../src/inference/vllm/host.ts'
-import { openModel } from '../../src/model/open.ts'
+import { openModel } from '../../src/model/files/open.ts'
 import { testConformance, type ServerUnderTest } from '../inference/server/conformance.suite.ts'
 import { writeFolders } from '../inference/server/conformance/folders.ts'
 import { adapterRequests, reloading, requests } from '../inference/server/conformance/requests.ts'

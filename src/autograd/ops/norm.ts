@@ -14,7 +14,7 @@ export interface Norm {
   name: string
   /** Factors of the normalised values. */
   gain: GpuBuffer | BufferRange
-  /** Whether the gain is 1 + the weight in files and in `trained`. refreshWeights (model/decoder-trained.ts) then computes the gain. */
+  /** Whether the gain is 1 + the weight in files and in `trained`. refreshWeights (model/decoder/trained.ts) then computes the gain. */
   fromOne?: boolean
   channels: number
   eps: number

@@ -3,7 +3,7 @@
  * is run to get masks over the vocabulary (`automaton.ts`). Nothing is computed before the first constraint.
  */
 import { UserError } from '../../common/errors.ts'
-import type { Tokenizer } from '../../model/tokenizer.ts'
+import type { Tokenizer } from '../../model/tokenizer/tokenizer.ts'
 import { Automaton } from './automaton.ts'
 import type { State } from './automaton.ts'
 import { readEbnf } from './ebnf.ts'

@@ -4,7 +4,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import { UserError } from '../../common/errors.ts'
-import { MixedWeightsError } from '../../model/decoder-reload.ts'
+import { MixedWeightsError } from '../../model/decoder/reload.ts'
 
 const types: Record<number, string> = {
   400: 'BadRequestError',

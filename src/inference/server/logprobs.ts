@@ -1,6 +1,6 @@
 /** Log-probabilities in the form of each route. Values below -9999 become -9999, as in vLLM: JSON has no infinity. */
 import type { PromptLogprob, SampledToken } from '../../common/types.ts'
-import { decodeStream, type StreamDecoder, type Tokenizer } from '../../model/tokenizer.ts'
+import { decodeStream, type StreamDecoder, type Tokenizer } from '../../model/tokenizer/tokenizer.ts'
 
 const floor = (logprob: number) => Math.max(logprob, -9999)
 

@@ -2,7 +2,7 @@
 import type { HttpBindings } from '@hono/node-server'
 import type { Hono } from 'hono'
 import type { LogprobsMode, SamplingParams } from '../../common/types.ts'
-import type { Tokenizer } from '../../model/tokenizer.ts'
+import type { Tokenizer } from '../../model/tokenizer/tokenizer.ts'
 import type { Logger } from '../../monitor/logger.ts'
 import type { Grammars } from '../grammar/types.ts'
 import type { ServingEngine } from '../types.ts'

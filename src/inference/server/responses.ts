@@ -1,7 +1,7 @@
 /** /v1/responses: OpenAI's newer API, for text. Nothing is stored, so clients send the whole conversation each time. */
 import { randomUUID } from 'node:crypto'
 import type { Context } from 'hono'
-import { decodeStream } from '../../model/tokenizer.ts'
+import { decodeStream } from '../../model/tokenizer/tokenizer.ts'
 import type { Thinking } from '../parsers/reasoning.ts'
 import type { AnswerText } from './answer.ts'
 import type { Generation, Usage, Work } from './generation.ts'

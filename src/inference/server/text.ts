@@ -1,5 +1,5 @@
 /** The text of a completion, token by token, up to the stop string. Text is returned once it cannot change any more. */
-import type { Tokenizer } from '../../model/tokenizer.ts'
+import type { Tokenizer } from '../../model/tokenizer/tokenizer.ts'
 import { Detokenizer } from '../detokenizer.ts'
 
 export interface TextRules {

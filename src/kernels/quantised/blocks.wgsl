@@ -1,7 +1,7 @@
 // The values of weights that are stored in GGUF's blocks (ggml's block_q* structures; the constants of a format are in quantised.ts), rounded to
 // bf16. K256: blocks of 256 values, else of 32.
 // Every product of a scale and a small integer is exact in float32, so each value is rounded once, however a compiler fuses operations: the bits are
-// those of gguf-dequant.ts. The including file defines word_of(which, at), which is word `at` of the blocks of weight `which`. Loading words is
+// those of model/gguf/dequant.ts. The including file defines word_of(which, at), which is word `at` of the blocks of weight `which`. Loading words is
 // separate from decoding them, so that loads can be prefetched.
 
 // Words of four values: those of their stretch of 32 values (with two-byte scales after all blocks, `stretch` ends with place & 1), and their own.

@@ -3,7 +3,7 @@ import { cpSync, mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:f
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from 'vitest'
-import { openSafetensors, writeSafetensors, type TensorToWrite } from '../../../src/model/safetensors.ts'
+import { openSafetensors, writeSafetensors, type TensorToWrite } from '../../../src/model/files/safetensors.ts'
 import { sampling } from '../helpers.ts'
 import { ask, expectError, Tiny, tinyPath } from './helpers.ts'
 

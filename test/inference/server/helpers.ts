@@ -8,10 +8,10 @@ import { Gpu } from '../../../src/gpu/gpu.ts'
 import { Engine, type EngineOptions } from '../../../src/inference/engine.ts'
 import type { ServerOptions, ServerParts } from '../../../src/inference/server/parts.ts'
 import { startServer, type RunningServer } from '../../../src/inference/server/server.ts'
-import { loadDecoder } from '../../../src/model/decoder-load.ts'
-import type { Decoder } from '../../../src/model/decoder.ts'
-import { openModel } from '../../../src/model/open.ts'
-import type { Tokenizer } from '../../../src/model/tokenizer.ts'
+import { loadDecoder } from '../../../src/model/decoder/load.ts'
+import type { Decoder } from '../../../src/model/decoder/decoder.ts'
+import { openModel } from '../../../src/model/files/open.ts'
+import type { Tokenizer } from '../../../src/model/tokenizer/tokenizer.ts'
 
 export const tinyPath = join(import.meta.dirname, '../../../models/tiny')
 

@@ -7,7 +7,7 @@ import type OpenAI from 'openai'
 import { createGrammars } from '../../../src/inference/grammar/grammars.ts'
 import type { ServerContext } from '../../../src/inference/server/parts.ts'
 import { thoughtsEnd } from '../../../src/inference/server/tools.ts'
-import { openModel } from '../../../src/model/open.ts'
+import { openModel } from '../../../src/model/files/open.ts'
 import { ask, expectError, Tiny, tinyPath } from './helpers.ts'
 
 const tiny = await Tiny.open()

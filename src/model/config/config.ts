@@ -1,0 +1,148 @@
+/**
+ * config.json of the supported families, as transformers reads it: the same defaults, old and new spelling of the rope keys. What the
+ * decoder cannot compute is refused here, in one sentence that names file and key, and never ignored.
+ */
+import { UserError } from '../../common/errors.ts'
+import { keyReader, MOST_LAYERS, type Json } from './keys.ts'
+import { ropeOf, ropeScalingToJson } from './rope.ts'
+import { families, familyOf } from './families/index.ts'
+import type { ModelConfig, ModelFamily } from '../types.ts'
+
+const DEFAULT_ROPE_THETA = 10_000
+
+/**
+ * Reads a parsed config.json (and generation_config.json, whose end-of-sequence ids are added). `file` is the name that errors give.
+ * Throws UserError for a missing or impossible key and for everything that is not supported.
+ */
+export function parseConfig(
+  whole: Json,
+  file: string,
+  generation: Json = {},
+  generationFile = 'generation_config.json',
+): ModelConfig {
+  const raw = textConfig(whole)
+  const key = keyReader(raw, file)
+  const family = familyOf(raw, file)
+  const rules = families[family]
+  const { defaults = {}, biases, qkNorm = false } = rules
+  refuseUnsupported(raw, file, family)
+  const hiddenSize = key.count('hidden_size')
+  const heads = key.count('num_attention_heads')
+  const kvHeads = key.optionalCount('num_key_value_heads') ?? heads
+  const layers = key.count('num_hidden_layers', MOST_LAYERS)
+  const headDim = key.optionalCount('head_dim') ?? defaults.headDim ?? hiddenSize / heads
+  if (!Number.isInteger(headDim))
+    throw new UserError(`${file}: hidden_size ${hiddenSize} is not a multiple of num_attention_heads ${heads}.`)
+  if (headDim % 2 !== 0) throw new UserError(`${file}: head_dim ${headDim} is odd, and rotary embeddings turn pairs.`)
+  if (heads % kvHeads !== 0)
+    throw new UserError(`${file}: num_attention_heads ${heads} is not a multiple of num_key_value_heads ${kvHeads}.`)
+  const attentionBias = !biases && key.flag('attention_bias', false)
+  const maxPositions = key.count('max_position_embeddings')
+  const own = rules.read?.(raw, file, { layers, headDim, hiddenSize, maxPositions })
+  return {
+    family,
+    hiddenSize,
+    intermediateSize: own?.intermediateSize ?? key.count('intermediate_size'),
+    layers,
+    heads,
+    kvHeads,
+    headDim,
+    vocabSize: key.count('vocab_size'),
+    rmsNormEps: key.optionalNumber('rms_norm_eps') ?? 1e-6,
+    ...ropeOfMost(raw, file, maxPositions, own, defaults.ropeTheta),
+    tieWordEmbeddings: key.flag('tie_word_embeddings', defaults.tied ?? false),
+    ...own,
+    qkvBias: biases === 'qkv' || attentionBias,
+    outputBias: attentionBias,
+    qkNorm,
+    maxPositionEmbeddings: maxPositions,
+    eosTokenIds: tokenIds([raw, file], [generation, generationFile]),
+    bosTokenId: key.optionalId('bos_token_id'),
+    padTokenId: key.optionalId('pad_token_id'),
+  }
+}
+
+/** The rotary embedding, where the family has not read it itself. */
+function ropeOfMost(
+  raw: Json,
+  file: string,
+  maxPositions: number,
+  own: Partial<ModelConfig> = {},
+  otherwise = DEFAULT_ROPE_THETA,
+): Pick<ModelConfig, 'ropeTheta' | 'ropeScaling'> {
+  const { ropeTheta, ropeScaling } = own
+  if (ropeTheta !== undefined && ropeScaling) return { ropeTheta, ropeScaling }
+  const { theta, scaling } = ropeOf(raw, file, maxPositions, otherwise)
+  return { ropeTheta: theta, ropeScaling: scaling }
+}
+
+/** The config.json that says the same as `config`, for models that did not come with one. Throws UserError for rope factors. */
+export function configToJson(config: ModelConfig): Json {
+  const { family, eosTokenIds: eos } = config
+  const rules = families[family]
+  return {
+    architectures: [`${rules.architecture}ForCausalLM`],
+    model_type: family,
+    hidden_size: config.hiddenSize,
+    intermediate_size: config.intermediateSize,
+    num_hidden_layers: config.layers,
+    num_attention_heads: config.heads,
+    num_key_value_heads: config.kvHeads,
+    head_dim: config.headDim,
+    vocab_size: config.vocabSize,
+    max_position_embeddings: config.maxPositionEmbeddings,
+    rms_norm_eps: config.rmsNormEps,
+    rope_theta: config.ropeTheta,
+    rope_scaling: ropeScalingToJson(config.ropeScaling),
+    tie_word_embeddings: config.tieWordEmbeddings,
+    ...rules.write(config),
+    bos_token_id: config.bosTokenId,
+    eos_token_id: eos.length > 1 ? eos : (eos[0] ?? null),
+    pad_token_id: config.padTokenId,
+    torch_dtype: 'bfloat16',
+  }
+}
+
+/** The union of eos_token_id of several files, each an id or a list of ids. Throws UserError for anything else. */
+function tokenIds(...sources: [Json, string][]): number[] {
+  const ids = new Set<number>()
+  for (const [source, file] of sources) {
+    const value = source.eos_token_id ?? []
+    for (const id of Array.isArray(value) ? (value as unknown[]) : [value]) {
+      if (!Number.isInteger(id))
+        throw new UserError(`${file}: eos_token_id is ${JSON.stringify(value)}; it must be a token id or a list of them.`)
+      // -1 stands for "none" in some exports.
+      if ((id as number) >= 0) ids.add(id as number)
+    }
+  }
+  return [...ids]
+}
+
+/** The part of a config.json that is about text, where a model has others too (Qwen3.5 sees pictures, of which nothing is read), without what its family leaves out. */
+export function textConfig(raw: Json): Json {
+  const text = raw.model_type === 'qwen3_5' ? raw.text_config : undefined
+  if (typeof text !== 'object' || text === null) {
+    const { leftOut = [] } = Object.hasOwn(families, String(raw.model_type)) ? families[raw.model_type as ModelFamily] : {}
+    return leftOut.length > 0 ? Object.fromEntries(Object.entries(raw).filter(([key]) => !leftOut.includes(key))) : raw
+  }
+  const { tie_word_embeddings: tied } = raw
+  return {
+    architectures: ['Qwen3_5ForCausalLM'],
+    model_type: 'qwen3_5_text',
+    ...(tied !== undefined && { tie_word_embeddings: tied }),
+    ...text,
+  }
+}
+
+function refuseUnsupported(raw: Json, file: string, family: ModelFamily): void {
+  const refuse = (key: string, why: string) => new UserError(`${file}: ${key} is ${JSON.stringify(raw[key])}, ${why}.`)
+  families[family].refuse(raw, refuse)
+  if (raw.quantization_config) {
+    throw new UserError(
+      `${file}: quantization_config is set, and quantised weights are not supported. Use the F32, F16 or BF16 model, or a GGUF file.`,
+    )
+  }
+  const partial = raw.partial_rotary_factor ?? 1
+  if (partial !== 1 && !families[family].partlyTurned)
+    throw refuse('partial_rotary_factor', 'and only a full rotary embedding (1) is supported')
+}

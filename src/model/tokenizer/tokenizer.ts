@@ -1,0 +1,306 @@
+/**
+ * Text to token ids and back, and chat messages to a prompt. The only file that knows the tokenizer library.
+ *  - The library is @huggingface/tokenizers with @huggingface/jinja (jinja.ts), which transformers.js itself is made of: it needs none
+ *    of that package's native code, so an installed dawn-rl does not depend on npm overrides.
+ *  - Where the library reads a tokenizer.json otherwise than Python's tokenizers does, the file is rewritten in memory to a form that both
+ *    read alike (form.ts), or a part of what the library made of it is changed (exact.ts).
+ *  - Decoding never "cleans up" spaces: text must be what the tokens say.
+ */
+import { Tokenizer as LibraryTokenizer } from '@huggingface/tokenizers'
+import { mkdir, readFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { UserError, messageOf } from '../../common/errors.ts'
+import type { Message, ToolDefinition } from '../../common/types.ts'
+import { rendered, unfinished } from '../chat/messages.ts'
+import { jsonText, kindOf, readJson, readText, writeWhole } from '../files/files.ts'
+import { compileTemplate } from '../chat/jinja.ts'
+import { settledIds } from './settled.ts'
+import { bytesOfToken } from './token-bytes.ts'
+import { correct } from './exact.ts'
+import { exactForm } from './form.ts'
+
+type Json = Record<string, unknown>
+
+interface ChatOptions {
+  /** Ends the prompt where the assistant's answer begins. Default true, and false where `continueFinalMessage` is set. */
+  addGenerationPrompt?: boolean
+  /** The last message is the beginning of the answer: the prompt ends with its text, and not with what the template writes after it. */
+  continueFinalMessage?: boolean
+  /** The tools that the model may call, for templates that tell it of them. */
+  tools?: readonly ToolDefinition[]
+  /** Stands in for the model's own template. */
+  chatTemplate?: string
+  /** More variables for the template, as Qwen3's `enable_thinking`. */
+  variables?: Record<string, unknown>
+}
+
+export interface Tokenizer {
+  /** One more than the largest id that stands for text; a model may have more rows, as padding. */
+  readonly vocabSize: number
+  /** The model's end-of-sequence tokens. */
+  readonly eosTokenIds: readonly number[]
+  /** Whether messages can be rendered. */
+  readonly hasChatTemplate: boolean
+  /** The template as it was written, for those who must know what a model was taught to write; null without one. */
+  readonly chatTemplate: string | null
+  /** The template of prompts that tell of tools: the model's `tool_use` where it has one, as transformers takes it. */
+  readonly toolTemplate: string | null
+  /** Special tokens written in the text (`<|im_end|>`) become their ids. `addSpecialTokens` (default true): bos where the model wants one. */
+  encode(text: string, options?: { addSpecialTokens?: boolean }): number[]
+  /** Bytes that are not UTF-8 become U+FFFD, ids outside the vocabulary nothing. `skipSpecialTokens` defaults to false. */
+  decode(ids: ArrayLike<number>, options?: { skipSpecialTokens?: boolean }): string
+  /** The prompt as text. Throws UserError without a chat template, or with the template's own complaint. */
+  renderChat(messages: readonly Message[], options?: ChatOptions): string
+  /** The prompt as ids: `renderChat`, encoded without adding special tokens to those that the template wrote. */
+  encodeChat(messages: readonly Message[], options?: ChatOptions): number[]
+  tokenToId(token: string): number | null
+  /** The token as the vocabulary spells it (bytes in the byte-level alphabet); null for an id without one. */
+  idToToken(id: number): string | null
+  /** The bytes that the token stands for, which need not be whole characters; null for an id without a token. */
+  tokenBytes(id: number): Uint8Array | null
+  isSpecial(id: number): boolean
+  /** Writes tokenizer.json, tokenizer_config.json and chat_template.jinja into a folder, for transformers and vLLM. */
+  saveTo(dir: string): Promise<void>
+}
+
+/** What a tokenizer is made from; `files` are copied as they are by `saveTo`, else the parsed parts are written. */
+export interface TokenizerParts {
+  /** For errors: the folder or file. */
+  label: string
+  tokenizerJson: Json
+  tokenizerConfig: Json
+  chatTemplate: string | null
+  /** Where it is another one. */
+  toolTemplate?: string | null
+  eosTokenIds: readonly number[]
+  /** By their names in the folder `label`. */
+  files?: string[]
+}
+
+/** Where transformers writes the template of that name since templates are files. */
+const TOOL_TEMPLATE = 'additional_chat_templates/tool_use.jinja'
+const COPIED = [
+  'tokenizer.json',
+  'tokenizer_config.json',
+  'chat_template.jinja',
+  TOOL_TEMPLATE,
+  'special_tokens_map.json',
+  'added_tokens.json',
+  'vocab.json',
+  'merges.txt',
+]
+const SPECIAL_NAMES = ['bos_token', 'eos_token', 'pad_token', 'unk_token']
+
+/** Reads the tokenizer of a Hugging Face folder. Throws UserError where there is none, or none that can be read. */
+export async function loadTokenizer(dir: string, eosTokenIds: readonly number[]): Promise<Tokenizer> {
+  const jsonPath = join(dir, 'tokenizer.json')
+  if ((await kindOf(jsonPath)) !== 'file') {
+    throw new UserError(
+      `${dir} has no tokenizer.json, so text cannot be turned into tokens. Put the model's tokenizer files there.`,
+    )
+  }
+  const configPath = join(dir, 'tokenizer_config.json')
+  const tokenizerConfig = (await kindOf(configPath)) === 'file' ? await readJson(configPath) : {}
+  const jinja = join(dir, 'chat_template.jinja')
+  const legacy = join(dir, 'chat_template.json')
+  let templates = tokenizerConfig.chat_template
+  if ((await kindOf(jinja)) === 'file') templates = await readText(jinja)
+  else if ((await kindOf(legacy)) === 'file') {
+    const { chat_template: older } = await readJson(legacy)
+    if (templateOf(older) !== null) templates = older
+  }
+  const files: string[] = []
+  for (const name of COPIED) if ((await kindOf(join(dir, name))) === 'file') files.push(name)
+  const chatTemplate = templateOf(templates)
+  const toolTemplate = files.includes(TOOL_TEMPLATE)
+    ? await readText(join(dir, TOOL_TEMPLATE))
+    : templateOf(templates, 'tool_use')
+  const tokenizerJson = await readJson(jsonPath)
+  return makeTokenizer({ label: dir, tokenizerJson, tokenizerConfig, chatTemplate, toolTemplate, eosTokenIds, files })
+}
+
+/** A template is a string, or a list of named ones: `default`, and `tool_use` for prompts that tell of tools. */
+function templateOf(value: unknown, name = 'default'): string | null {
+  if (typeof value === 'string') return value
+  if (!Array.isArray(value)) return null
+  const named = (value as ({ name?: unknown; template?: unknown } | null)[]).find((entry) => entry?.name === name)
+  return typeof named?.template === 'string' ? named.template : null
+}
+
+/** A tokenizer from parsed parts. Throws UserError for a tokenizer.json that the library cannot read. */
+export function makeTokenizer(parts: TokenizerParts): Tokenizer {
+  return new HuggingFaceTokenizer(parts)
+}
+
+class HuggingFaceTokenizer implements Tokenizer {
+  readonly vocabSize: number
+  readonly eosTokenIds: readonly number[]
+  readonly hasChatTemplate: boolean
+  readonly chatTemplate: string | null
+  readonly toolTemplate: string | null
+  #parts: TokenizerParts
+  #library: LibraryTokenizer
+  #special = new Set<number>()
+  /** Tokens that were added to the vocabulary: they are spelled as they are. */
+  #added = new Map<number, string>()
+  #byteLevel: boolean
+  /** The model's own templates made ready, by their text. */
+  #templates = new Map<string, ReturnType<typeof compileTemplate>>()
+
+  constructor(parts: TokenizerParts) {
+    this.#parts = parts
+    this.eosTokenIds = parts.eosTokenIds
+    this.chatTemplate = parts.chatTemplate
+    this.toolTemplate = parts.toolTemplate ?? parts.chatTemplate
+    this.hasChatTemplate = parts.chatTemplate !== null
+    this.#byteLevel = JSON.stringify(parts.tokenizerJson.decoder ?? null).includes('"ByteLevel"')
+    try {
+      const config = { ...parts.tokenizerConfig, clean_up_tokenization_spaces: false, additional_special_tokens: [] }
+      this.#library = new LibraryTokenizer(exactForm(parts.tokenizerJson, parts.tokenizerConfig), config)
+      correct(this.#library)
+    } catch (error) {
+      throw new UserError(`The tokenizer of ${parts.label} cannot be read: ${messageOf(error)}.`)
+    }
+    let largest = -1
+    for (const id of this.#library.get_vocab().values()) largest = Math.max(largest, id)
+    this.vocabSize = largest + 1
+    for (const [id, token] of this.#library.get_added_tokens_decoder()) {
+      this.#added.set(id, token.content)
+      if (token.special) this.#special.add(id)
+    }
+  }
+
+  encode(text: string, options: { addSpecialTokens?: boolean } = {}): number[] {
+    return this.#library.encode(text, { add_special_tokens: options.addSpecialTokens ?? true }).ids
+  }
+
+  decode(ids: ArrayLike<number>, options: { skipSpecialTokens?: boolean } = {}): string {
+    const kept: number[] = []
+    for (let i = 0; i < ids.length; i++) {
+      const id = ids[i]
+      if (this.idToToken(id) === null || (options.skipSpecialTokens && this.#special.has(id))) continue
+      kept.push(id)
+    }
+    return kept.length === 0 ? '' : this.#library.decode(kept, { clean_up_tokenization_spaces: false })
+  }
+
+  renderChat(messages: readonly Message[], options: ChatOptions = {}): string {
+    const { label, tokenizerConfig } = this.#parts
+    const given = options.chatTemplate !== undefined
+    const tools = options.tools?.length ? options.tools : null
+    const source = options.chatTemplate ?? (tools ? this.toolTemplate : this.chatTemplate)
+    if (source === null)
+      throw new UserError(`The tokenizer of ${label} has no chat template. Put a chat_template.jinja beside it.`)
+    const goesOn = options.continueFinalMessage ?? false
+    if (goesOn && options.addGenerationPrompt)
+      throw new UserError(
+        'continue_final_message and add_generation_prompt are both set; an answer is either begun or gone on with.',
+      )
+    const variables: Json = { tools, documents: null }
+    for (const name of SPECIAL_NAMES) {
+      const token = contentOf(tokenizerConfig[name])
+      if (token !== null) variables[name] = token
+    }
+    try {
+      const template = given ? compileTemplate(source) : this.#compiled(source)
+      const prompt = options.addGenerationPrompt ?? !goesOn
+      const written = (shown: readonly object[]) =>
+        template({ ...variables, ...options.variables, messages: shown, add_generation_prompt: prompt })
+      return goesOn ? unfinished(messages, written) : rendered(messages, written)
+    } catch (error) {
+      if (error instanceof UserError) throw error
+      const whose = given ? 'The chat_template of the request' : `The chat template of ${label}`
+      throw new UserError(`${whose} does not take these messages: ${messageOf(error)}.`)
+    }
+  }
+
+  #compiled(source: string): ReturnType<typeof compileTemplate> {
+    const known = this.#templates.get(source)
+    if (known) return known
+    const template = compileTemplate(source)
+    this.#templates.set(source, template)
+    return template
+  }
+
+  encodeChat(messages: readonly Message[], options: ChatOptions = {}): number[] {
+    return this.encode(this.renderChat(messages, options), { addSpecialTokens: false })
+  }
+
+  tokenToId(token: string): number | null {
+    return this.#library.token_to_id(token) ?? null
+  }
+
+  idToToken(id: number): string | null {
+    return this.#library.id_to_token(id) ?? null
+  }
+
+  tokenBytes(id: number): Uint8Array | null {
+    const token = this.idToToken(id)
+    if (token === null) return null
+    return bytesOfToken(token, this.#added.has(id) ? 'text' : this.#byteLevel ? 'byte-level' : 'pieces')
+  }
+
+  isSpecial(id: number): boolean {
+    return this.#special.has(id)
+  }
+
+  async saveTo(dir: string): Promise<void> {
+    const { label, files, tokenizerJson, tokenizerConfig, chatTemplate } = this.#parts
+    await mkdir(dir, { recursive: true })
+    for (const file of files ?? []) await writeWhole(join(dir, file), [await readFile(join(label, file))])
+    const written = new Set(files)
+    if (!written.has('tokenizer.json')) await writeWhole(join(dir, 'tokenizer.json'), [JSON.stringify(tokenizerJson)])
+    if (!written.has('tokenizer_config.json')) await writeWhole(join(dir, 'tokenizer_config.json'), [jsonText(tokenizerConfig)])
+    // A list in tokenizer_config.json is all of them, and the file would stand before it.
+    const named = tokenizerConfig.chat_template
+    const listed = Array.isArray(named) && templateOf(named) === chatTemplate
+    if (chatTemplate !== null && !listed && !written.has('chat_template.jinja'))
+      await writeWhole(join(dir, 'chat_template.jinja'), [chatTemplate])
+  }
+}
+
+/** A special token of tokenizer_config.json: a string, or an object with `content`. */
+function contentOf(value: unknown): string | null {
+  if (typeof value === 'string') return value
+  const content = (value as { content?: unknown } | null | undefined)?.content
+  return typeof content === 'string' ? content : null
+}
+
+/** Turns a stream of ids into text, piece by piece. */
+export interface StreamDecoder {
+  /** The text that this id completes: '' while a character's bytes are still coming. */
+  push(id: number): string
+  /** What was held back: bytes that never became a character, as U+FFFD. */
+  flush(): string
+}
+
+/**
+ * Decodes ids one at a time; the pieces together are `tokenizer.decode` of all ids. Text is held back while it ends in U+FFFD, which is
+ * how the first bytes of an unfinished character decode, but no more of it than such bytes can be. Each step decodes only the ids since the last piece and the
+ * piece before it (decoders that treat the first token otherwise, as SentencePiece's, then still join right).
+ */
+export function decodeStream(tokenizer: Tokenizer, options: { skipSpecialTokens?: boolean } = {}): StreamDecoder {
+  let ids: number[] = []
+  /** Ids of `ids` whose text was given out. */
+  let given = 0
+  let givenText = ''
+  const decode = (some: readonly number[]) => tokenizer.decode(some, options)
+  const take = (text: string, count: number) => {
+    const piece = text.slice(givenText.length)
+    ids = ids.slice(given)
+    given = count - given
+    givenText = decode(ids.slice(0, given))
+    return piece
+  }
+  return {
+    push(id) {
+      ids.push(id)
+      const text = decode(ids)
+      if (text.length <= givenText.length) return ''
+      if (!text.endsWith('\ufffd')) return take(text, ids.length)
+      const settled = settledIds(ids, given, text, decode)
+      return settled ? take(settled.text, settled.count) : ''
+    },
+    flush: () => take(decode(ids), ids.length),
+  }
+}
