@@ -1,4 +1,4 @@
-/** Parts of @huggingface/tokenizers' tokenizer, made to do what Python's do where no rewritten tokenizer.json (tokenizer-form.ts) has it. */
+/** Parts of @huggingface/tokenizers' tokenizer, made to do what Python's do where no rewritten tokenizer.json (form.ts) has it. */
 import { charsmapOf } from './charsmap.ts'
 
 interface Decoder {
