@@ -7,10 +7,6 @@ export const plus = (a: Float64Array[], b: Float64Array[]): Float64Array[] => a.
 
 export const times = (a: Float64Array[], factor = 1): Float64Array[] => a.map((row) => row.map((v) => v * factor))
 
-/** The first half of each row, and the second half. */
-export const halves = (a: Float64Array[]): Float64Array[][] =>
-  [0, 1].map((i) => a.map((row) => row.subarray((i * row.length) / 2, ((i + 1) * row.length) / 2)))
-
 export const sigmoid = (z: number): number => 1 / (1 + Math.exp(-z))
 export const silu = (z: number): number => z * sigmoid(z)
 /** GELU, tanh form (arXiv 1606.08415). */

@@ -3,8 +3,8 @@
  */
 import { embeddingScale, type ModelTensors } from '../model/decoder/load.ts'
 import { widenBf16 } from '../model/bf16.ts'
-import { lastNormPath, layerPath, linearPath } from '../model/decoder/shapes.ts'
-import { gelu, halves, matrix, multiply, plus, rmsNorm, silu, times } from './reference-math.ts'
+import { fusedOf, lastNormPath, layerPath, linearPath, rowsOfParts } from '../model/decoder/shapes.ts'
+import { gelu, matrix, multiply, plus, rmsNorm, silu, times } from './reference-math.ts'
 import { mixed, type ReferenceLayer } from './reference-mixers.ts'
 
 /**
@@ -13,7 +13,7 @@ import { mixed, type ReferenceLayer } from './reference-mixers.ts'
  * @returns ids.length - 1 values
  */
 export async function referenceLogprobs({ config, tensors }: ModelTensors, ids: readonly number[]): Promise<Float64Array> {
-  const { hiddenSize: H, activation, norms, residualScale, logitsScaling = 1, fusedMlp } = config
+  const { hiddenSize: H, activation, norms, residualScale, logitsScaling = 1 } = config
   const [before, after] = [norms !== 'after', norms !== undefined]
   const rows = ids.length - 1
   const read = async (name: string, round = true): Promise<Float32Array> => {
@@ -34,9 +34,14 @@ export async function referenceLogprobs({ config, tensors }: ModelTensors, ids: 
       config,
       index,
       linear: async (module, input) => {
-        const name = linearPath(config, index, module)
+        const whole = fusedOf(config, module)
+        const name = linearPath(config, index, whole ?? module)
         const bias = tensors.has(`${name}.bias`) ? await read(`${name}.bias`) : undefined
-        return multiply(input, await read(`${name}.weight`), bias)
+        const weight = await read(`${name}.weight`)
+        if (!whole) return multiply(input, weight, bias)
+        const { firstRow, rows } = rowsOfParts(config, whole).get(module)!
+        const width = input[0].length
+        return multiply(input, weight.subarray(firstRow * width, (firstRow + rows) * width))
       },
       norm: (name, ...rest) => norm(layerPath(config, index, name), ...rest),
       values: (name) => read(layerPath(config, index, name), false),
@@ -45,12 +50,9 @@ export async function referenceLogprobs({ config, tensors }: ModelTensors, ids: 
     // Gemma 3 also normalises the outputs of attention and the MLP; OLMo 2 normalises only those.
     x = plus(x, after ? await layer.norm('post_attention_layernorm', attended) : attended)
     const wide = before ? await layer.norm(after ? 'pre_feedforward_layernorm' : 'post_attention_layernorm', x) : x
-    const both = fusedMlp
-      ? halves(await layer.linear('input_linear', wide))
-      : [await layer.linear('gate_proj', wide), await layer.linear('up_proj', wide)]
-    const [gate, up] = both
+    const [gate, up] = [await layer.linear('gate_proj', wide), await layer.linear('up_proj', wide)]
     const inner = gate.map((row, t) => row.map((g, c) => (activation === 'gelu' ? gelu(g) : silu(g)) * up[t][c]))
-    const down = times(await layer.linear(fusedMlp ? 'output_linear' : 'down_proj', inner), residualScale)
+    const down = times(await layer.linear('down_proj', inner), residualScale)
     x = plus(x, after ? await layer.norm('post_feedforward_layernorm', down) : down)
   }
   const last = await norm(lastNormPath(config), x)

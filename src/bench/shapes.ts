@@ -70,8 +70,8 @@ export const modelShapes: Record<string, ModelConfig> = {
       keyDim: 128,
       valueDim: 128,
       taps: 4,
-      rotaryDim: 64,
     },
+    rotaryDim: 64,
     maxPositionEmbeddings: 262144,
   },
   'gemma-3-270m': {
@@ -130,7 +130,7 @@ export const modelShapes: Record<string, ModelConfig> = {
     ...base,
     family: 'granitemoehybrid',
     qkNorm: false,
-    fusedMlp: true,
+    fused: ['gate_up_proj'],
     hiddenSize: 1024,
     intermediateSize: 2048,
     layers: 28,

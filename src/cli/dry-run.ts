@@ -13,6 +13,8 @@ import { stringifyConfig } from '../config/toml-write.ts'
 import { Gpu } from '../gpu/gpu.ts'
 import { findPython } from '../inference/vllm/server.ts'
 import { openModel, type ModelFiles } from '../model/files/open.ts'
+import { refuseLonger } from '../model/config/longrope.ts'
+import { maxSeqLenIs } from './train-inputs.ts'
 import { adapterWords, withMicroBatch } from './gpu-memory.ts'
 
 export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
@@ -31,6 +33,8 @@ export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
     console.log(`# no memory table: ${problem}`)
     return
   }
+  for (const files of [model, reference])
+    if (files) refuseLonger(files, config.trainer.args.max_seq_len, maxSeqLenIs(config.trainer.args))
   const table = memoryTable(memoryOf(config, { ...model, reference }), model.config, best?.limits)
   console.log(`# GPU memory for ${model.name}\n${table.replaceAll(/^/gm, '#')}`)
   if (noReference) console.log(`# the reference model is not counted: ${noReference}`)

@@ -47,6 +47,7 @@ export async function withDecoder(
   const { checkAdapter, readAdapter } = await import('../model/files/peft.ts')
   const { readBatch } = await import('../model/decoder/batch.ts')
   const { loadDecoder } = await import('../model/decoder/load.ts')
+  const { refuseLonger } = await import('../model/config/longrope.ts')
   const { openGpu } = await import('./opening.ts')
   const adapter = options.adapter === undefined ? undefined : await readAdapter(options.adapter)
   const files = await openModel(options.model)
@@ -56,6 +57,7 @@ export async function withDecoder(
     // Not Math.max(...list): a call takes only about 120,000 arguments.
     const longest = samples.reduce((most, s) => Math.max(most, s.ids.length), 0)
     const most = files.config.maxPositionEmbeddings
+    refuseLonger(files, longest, `a sequence has ${longest} tokens`)
     if (longest > most) console.error(`a sequence has ${longest} tokens; ${files.name} was made for ${most} at most`)
     checkOut(options.out)
     const { matrixUnits } = options

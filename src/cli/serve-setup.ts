@@ -9,6 +9,7 @@ import type { Gpu } from '../gpu/gpu.ts'
 import { Engine } from '../inference/engine.ts'
 import type { ServerOptions, ServerParts } from '../inference/server/parts.ts'
 import { startServer } from '../inference/server/server.ts'
+import { refuseLonger } from '../model/config/longrope.ts'
 import { loadDecoder } from '../model/decoder/load.ts'
 import { openModel } from '../model/files/open.ts'
 import type { ModelConfig, Quantization } from '../model/types.ts'
@@ -93,6 +94,7 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
     opened.push({ close: () => decoder.release() })
     const { maxLength, cacheRows } = roomFor(options, model.config, gpu)
     const made = model.config.maxPositionEmbeddings
+    refuseLonger(model, maxLength, `--max-model-len is ${maxLength}`)
     if (maxLength > made) console.error(`--max-model-len is ${maxLength}; ${model.name} was made for ${made} tokens at most`)
     const engine = new Engine(decoder, {
       maxSequences: options.maxNumSeqs,

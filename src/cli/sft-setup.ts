@@ -7,6 +7,7 @@ import type { Loaded } from '../config/load.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
 import { ChatTemplate, loadEnvironment, readTable, sftRows } from '../environments/index.ts'
 import { Gpu } from '../gpu/gpu.ts'
+import { refuseLonger } from '../model/config/longrope.ts'
 import { loadDecoder } from '../model/decoder/load.ts'
 import { writeFolderWhole } from '../model/files/files.ts'
 import { openModel } from '../model/files/open.ts'
@@ -80,6 +81,9 @@ export async function openSource(config: SftConfig): Promise<Source> {
   }
 }
 
+// Not Math.max(...list): a call takes only about 120,000 arguments.
+const longestOf = (samples: readonly TrainingSample[]): number => samples.reduce((most, { ids }) => Math.max(most, ids.length), 0)
+
 /**
  * Opens a run, fresh or resumed.
  * @throws UserError for any mistake of the user's; a new folder is then removed again
@@ -90,6 +94,8 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
   const source = await openSource(loaded.config)
   const { train, held } = await samplesOf(loaded.config, source.tokenizer)
   const adapter = loaded.config.model.adapter ? await openAdapter(loaded.config, source) : undefined
+  const longest = longestOf([...train, ...held])
+  refuseLonger(source, longest, `an example has ${longest} tokens`)
   // Before the folder is made, as its config.toml has the number for micro_batch_tokens = "auto".
   const matrixUnits = loaded.config.trainer.args.matrix_units
   const gpu = await Gpu.open({ wideVectors: gainsByWideVectors([source.config], { trains: true, matrixUnits }) })
@@ -129,8 +135,8 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     out.print(
       `data     ${counted(train.length, 'example')}, ${formatCount(tokens)} tokens; ${counted(args.batch_size, 'example')} a step, ${counted(args.max_steps, 'step')}`,
     )
-    const [longest, most] = [train.reduce((n, s) => Math.max(n, s.ids.length), 0), source.config.maxPositionEmbeddings]
-    if (longest > most) out.warn(`an example has ${longest} tokens; ${source.name} was made for ${most} at most.`)
+    const [longestTrained, most] = [longestOf(train), source.config.maxPositionEmbeddings]
+    if (longestTrained > most) out.warn(`an example has ${longestTrained} tokens; ${source.name} was made for ${most} at most.`)
     const trainer = new Trainer(decoder, trainerOptions(args, negativeLogLikelihood, folder))
     const { tokenizer, rawConfig, rawGenerationConfig } = source
     const lora = adapterConfig(args, source.config, adapter, config.model.name ?? null)

@@ -6,6 +6,7 @@ import type { Loaded } from '../config/load.ts'
 import type { EnvConfig, RunConfig } from '../config/schema.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
 import { ArgsError, ChatTemplate, hookResolve, loadEnvironment, type Row } from '../environments/index.ts'
+import { refuseLonger } from '../model/config/longrope.ts'
 import { openModel, type ModelFiles } from '../model/files/open.ts'
 import { checkAdapter, modulesOf, readAdapter, type Adapter } from '../model/files/peft.ts'
 import type { Tokenizer } from '../model/tokenizer/tokenizer.ts'
@@ -50,6 +51,7 @@ export async function openInputs(loaded: Pick<Loaded<RunConfig>, 'config' | 'at'
   try {
     const tokenizer = await model.tokenizer()
     refModel = args.ref_model === undefined ? undefined : await openReference(args.ref_model, { ...model, tokenizer })
+    for (const files of [model, refModel]) if (files) refuseLonger(files, args.max_seq_len, maxSeqLenIs(args))
     const adapter = config.model.adapter ? await openAdapter(config, model) : undefined
     const template = new ChatTemplate(tokenizer, args.chat_template_kwargs)
     const encode: Inputs['encode'] = (messages, tools) => template.prompt(messages, tools).ids
@@ -71,6 +73,9 @@ export async function openInputs(loaded: Pick<Loaded<RunConfig>, 'config' | 'at'
     throw error
   }
 }
+
+/** For messages. */
+export const maxSeqLenIs = ({ max_seq_len: tokens }: { max_seq_len: number }): string => `trainer.args.max_seq_len is ${tokens}`
 
 /** Opens ref_model. @throws UserError if it is not a model, or its tokens differ from the policy's */
 async function openReference(ref: string, policy: Parameters<typeof checkSameTokens>[0]): Promise<ModelFiles> {

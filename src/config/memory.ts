@@ -351,8 +351,8 @@ function droppedInputs({ model, useLora, loraDropout, loraTargetModules }: Memor
   )
 }
 
-/** Number of products that share a module's adapter, each with its own input and LoRA intermediate: gate and up if they are a single matrix. */
-const productsOf = (module: string): number => (module === 'input_linear' ? 2 : 1)
+/** Number of products that share a module's adapter, each with its own input and LoRA intermediate: those of its parts, where it is several projections in one matrix. */
+const productsOf = (module: string): number => ({ qkv_proj: 3, gate_up_proj: 2, input_linear: 2 })[module] ?? 1
 
 /** Kernels need ranks that are multiples of 8. */
 const paddedRank = (rank: number) => Math.ceil(rank / 8) * 8

@@ -1,6 +1,7 @@
 /** Computes how many pages the engine's KV cache gets. */
 import { UserError } from '../common/errors.ts'
 import type { Decoder } from '../model/decoder/decoder.ts'
+import { rotaryDimOf } from '../model/decoder/rope.ts'
 import { attentionLayers } from '../model/decoder/shapes.ts'
 import type { EngineOptions } from './types.ts'
 
@@ -20,7 +21,7 @@ export function cacheOf({ gpu, config }: Decoder, options: EngineOptions): Cache
   const { maxSequences, maxLength, cacheRows, cacheBytes = Infinity, pageSize = 16 } = options
   const f16 = options.kvCacheDtype === 'f16'
   // The rotated part of a head, too, is written eight values at a time.
-  const eights = [config.headDim, config.qwen35?.rotaryDim ?? 0].find((channels) => channels % 8 !== 0)
+  const eights = [config.headDim, rotaryDimOf(config)].find((channels) => channels % 8 !== 0)
   if (f16 && eights !== undefined) {
     throw new UserError(`A KV cache of f16 needs heads of a multiple of 8 values, and this model's have ${eights}.`)
   }

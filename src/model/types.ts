@@ -15,6 +15,7 @@ export const FAMILIES = [
   'lfm2',
   'granite',
   'granitemoehybrid',
+  'phi3',
 ] as const
 export type ModelFamily = (typeof FAMILIES)[number]
 
@@ -33,6 +34,15 @@ export type RopeScaling =
       truncate: boolean
       originalMaxPositionEmbeddings: number
     }
+  /** See rope-longrope.ts; cos and sin are multiplied by attentionFactor. maxPositionEmbeddings is the file's; the model's is the original. */
+  | {
+      type: 'longrope'
+      shortFactors: number[]
+      longFactors: number[]
+      attentionFactor: number
+      originalMaxPositionEmbeddings: number
+      maxPositionEmbeddings: number
+    }
   /** Inverse frequency i divided by factors[i] (headDim / 2 of them): the rope_freqs.weight of a GGUF whose rule is not known. */
   | { type: 'factors'; factors: Float32Array }
 
@@ -50,9 +60,10 @@ export interface Qwen35Config {
   valueDim: number
   /** Tokens that their convolution sees, the current one included. */
   taps: number
-  /** In the other layers: how many channels of a head are rotated, from the first on. */
-  rotaryDim: number
 }
+
+/** Matrices in which files of some families have several of a layer's: q, k and v, or gate and up, each one's rows after the other's. */
+export type FusedModule = 'qkv_proj' | 'gate_up_proj'
 
 /**
  * Layers with a gated short convolution in the place of attention (LFM2): of B, C and x, each a projection of the layer's input, they give C times the causal
@@ -77,6 +88,8 @@ export interface ModelConfig {
   rmsNormEps: number
   ropeTheta: number
   ropeScaling: RopeScaling
+  /** How many channels of a head are rotated, from the first on (Qwen3.5, Phi-4-mini). Default: all. */
+  rotaryDim?: number
   /** Layers without rotary embedding (NoPE), as in SmolLM3. Default: none. */
   layersWithoutRope?: number[]
   /** Tokens in the sliding window, the current one included. Default: all. */
@@ -110,8 +123,8 @@ export interface ModelConfig {
   norms?: 'around' | 'after'
   /** Norms multiply by 1 + their weight (Gemma 3; Qwen3.5, but for those after the delta rule). */
   normsFromOne?: boolean
-  /** In files gate and up are one matrix, shared_mlp.input_linear, the gate's rows first, and down is shared_mlp.output_linear (Granite 4). */
-  fusedMlp?: boolean
+  /** Those that its files have in the place of their parts (Granite 4: gate and up; Phi-3: both). */
+  fused?: readonly FusedModule[]
   /** Set for Qwen3.5 only. */
   qwen35?: Qwen35Config
   /** Set for LFM2 only. */

@@ -8,7 +8,7 @@ import { configToJson } from '../model/config/config.ts'
 import type { ModelTensors } from '../model/decoder/load.ts'
 import { DELTA_PART, madeTensors } from '../model/decoder/shapes.ts'
 import type { Tokenizer } from '../model/tokenizer/tokenizer.ts'
-import type { ModelConfig, ModelFamily, Qwen35Config } from '../model/types.ts'
+import type { ModelConfig, ModelFamily } from '../model/types.ts'
 import { BYTE_END, BYTE_PAD, BYTE_VOCABULARY, byteTokenizer } from './byte-tokenizer.ts'
 
 /** Sizes of a new model, under the names of config.json. */
@@ -49,7 +49,7 @@ export function newModel(
     qkvBias: options.family === 'qwen2',
     outputBias: false,
     qkNorm: options.family === 'qwen3' || options.family === 'qwen3_5_text',
-    ...(options.family === 'qwen3_5_text' && { normsFromOne: true, qwen35: deltaNets(options) }),
+    ...(options.family === 'qwen3_5_text' && deltaNets(options)),
     maxPositionEmbeddings: options.max_position_embeddings,
     eosTokenIds: [BYTE_END],
     bosTokenId: null,
@@ -68,10 +68,17 @@ export function newModel(
 }
 
 /** As in Qwen3.5: every fourth layer has full attention, which rotates a quarter of each head's channels. */
-function deltaNets({ num_hidden_layers: layers, num_attention_heads: heads, head_dim: size }: NewModelOptions): Qwen35Config {
+function deltaNets({
+  num_hidden_layers: layers,
+  num_attention_heads: heads,
+  head_dim: size,
+}: NewModelOptions): Partial<ModelConfig> {
   const deltaLayers = Array.from({ length: layers }, (_, layer) => layer).filter((layer) => layer % 4 !== 3)
-  const rotaryDim = Math.max(2, 2 * Math.floor(size / 8))
-  return { deltaLayers, keyHeads: heads, valueHeads: heads, keyDim: size, valueDim: size, taps: 4, rotaryDim }
+  return {
+    normsFromOne: true,
+    qwen35: { deltaLayers, keyHeads: heads, valueHeads: heads, keyDim: size, valueDim: size, taps: 4 },
+    rotaryDim: Math.max(2, 2 * Math.floor(size / 8)),
+  }
 }
 
 function initial(name: string, shape: number[], deviation: number, seed: number, config: ModelConfig): Float32Array {

@@ -126,7 +126,7 @@ test.each([
     {
       family: 'granitemoehybrid',
       qkNorm: false,
-      fusedMlp: true,
+      fused: ['gate_up_proj'],
       attentionScale: 0.3,
       residualScale: 0.27,
       layersWithoutRope: [0, 1],
@@ -137,7 +137,8 @@ test.each([
     {
       family: 'qwen3_5_text',
       normsFromOne: true,
-      qwen35: { deltaLayers: [0], keyHeads: 2, valueHeads: 4, keyDim: 16, valueDim: 8, taps: 4, rotaryDim: 8 },
+      qwen35: { deltaLayers: [0], keyHeads: 2, valueHeads: 4, keyDim: 16, valueDim: 8, taps: 4 },
+      rotaryDim: 8,
     },
   ],
   ['olmo 2, norms after', { family: 'olmo2', norms: 'after', qkNormWhole: true }],

@@ -169,7 +169,7 @@ stop = "x"
       bad.toml:15:1: trainer.args.batch_size is 100, not a multiple of rollouts_per_example (16). Use 96 or 112.
       bad.toml:16:1: trainer.args.temperature is "1.0", a string; it must be a number > 0. Write it without quotes.
       bad.toml:17:1: trainer.args.lr_scheduler_type is "cosin"; it must be one of "constant", "constant_with_warmup", "linear", "cosine". Did you mean "cosine"?
-      bad.toml:18:34: trainer.args.lora_target_modules.1 is "qq"; it must be one of "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj", "in_proj", "w1", "w2", "w3", "input_linear", "output_linear". Did you mean "w1"?
+      bad.toml:18:34: trainer.args.lora_target_modules.1 is "qq"; it must be one of "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj", "in_proj", "w1", "w2", "w3", "input_linear", "output_linear", "qkv_proj", "gate_up_proj". Did you mean "w1"?
       bad.toml:19:1: trainer.args.report_to is "wanb"; it must be one of "none", "wandb", "tensorboard", "mlflow", "trackio". Did you mean "wandb"?
       bad.toml:20:1: trainer.args.num_generations is named rollouts_per_example here.
       bad.toml:21:1: trainer.args.warmup_steps is 1.5; it must be an integer >= 0.

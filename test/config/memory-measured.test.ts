@@ -28,7 +28,8 @@ const delta: ModelConfig = {
   ...model.config,
   family: 'qwen3_5_text',
   layers: 4,
-  qwen35: { deltaLayers: [0, 1, 2], keyHeads: 4, valueHeads: 4, keyDim: 32, valueDim: 32, taps: 4, rotaryDim: 8 },
+  qwen35: { deltaLayers: [0, 1, 2], keyHeads: 4, valueHeads: 4, keyDim: 32, valueDim: 32, taps: 4 },
+  rotaryDim: 8,
 }
 /** The same with gated convolutions; deeper, since they are small beside the staging textures. */
 const short: ModelConfig = { ...model.config, family: 'lfm2', layers: 7, shortConv: { layers: [0, 1, 3, 4, 6], taps: 3 } }
@@ -50,9 +51,17 @@ const withFused = filled({
   ...model.config,
   family: 'granitemoehybrid',
   qkNorm: false,
-  fusedMlp: true,
+  fused: ['gate_up_proj'],
   residualScale: 0.3,
   logitsScaling: 2,
+})
+/** With q, k and v in one matrix, too, and a part of a head rotated (Phi-4-mini). */
+const withMoreFused = filled({
+  ...model.config,
+  family: 'phi3',
+  qkNorm: false,
+  fused: ['qkv_proj', 'gate_up_proj'],
+  rotaryDim: (model.config.headDim / 4) * 3,
 })
 
 const config = (args: string) =>
@@ -91,7 +100,9 @@ describe('within a quarter of the truth', () => {
   test.each([
     ['LoRA with dropout, everything kept', 'lora_rank = 32\nlora_dropout = 0.1\ngradient_checkpointing = false'],
     ['full fine-tuning', 'use_lora = false'],
-  ])('with gate and up in one matrix: %s', async (_, args) => await expectNear(withFused, config(args)))
+  ])('with matrices of several projections: %s', async (_, args) => {
+    for (const files of [withFused, withMoreFused]) await expectNear(files, config(args))
+  })
 })
 
 async function expectNear(files: ModelTensors, run: RunConfig): Promise<void> {

@@ -152,6 +152,8 @@ it.each([
   'lfm2',
   'granite',
   'granite4',
+  'phi3',
+  'phi4',
 ])("gives the trainer's bits for a model of its own kind: %s", async (name) => {
   const dir = join(import.meta.dirname, '../fixtures/odd', name)
   const files = await openModel(join(dir, 'model'))

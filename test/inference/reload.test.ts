@@ -49,10 +49,10 @@ async function otherWeights(
 
 const bits = ({ ids, logprobs }: GenerationResult) => ({ ids, logprobs })
 
-it.each(['llama', 'qwen2', 'qwen3', 'gemma3', 'qwen35', 'olmo2', 'olmo3', 'lfm2', 'granite', 'granite4'])(
+it.each(['llama', 'qwen2', 'qwen3', 'gemma3', 'qwen35', 'olmo2', 'olmo3', 'lfm2', 'granite', 'granite4', 'phi3', 'phi4'])(
   'what runs goes on with the new weights, what comes has their bits: %s',
   async (name) => {
-    const isOdd = ['gemma3', 'qwen35', 'olmo2', 'olmo3', 'lfm2', 'granite', 'granite4'].includes(name)
+    const isOdd = ['gemma3', 'qwen35', 'olmo2', 'olmo3', 'lfm2', 'granite', 'granite4', 'phi3', 'phi4'].includes(name)
     const where = isOdd ? join(import.meta.dirname, '../fixtures/odd') : golden('.')
     const model = await openModel(join(where, name, 'model'))
     const { config } = model

@@ -210,7 +210,13 @@ describe('granitemoehybrid', () => {
     rope_theta: 1e7,
   }
   test('a dense model, with rotary embedding or none', () => {
-    const wanted = { fusedMlp: true, intermediateSize: 72, attentionScale: 0.015625, residualScale: 0.25, logitsScaling: 4 }
+    const wanted = {
+      fused: ['gate_up_proj'],
+      intermediateSize: 72,
+      attentionScale: 0.015625,
+      residualScale: 0.25,
+      logitsScaling: 4,
+    }
     expect(parse(ours)).toMatchObject({ ...wanted, ropeTheta: 1e7 })
     expect(parse(ours).layersWithoutRope).toBeUndefined()
     for (const position_embedding_type of [null, undefined, 'nope'])
@@ -238,6 +244,119 @@ describe('granitemoehybrid', () => {
     [{ attention_bias: true }, "attention_bias is true, and biases in a Granite model's attention are not supported."],
   ])('%j is refused', (more, message) => {
     expect(() => parse({ ...ours, ...more })).toThrow(`m/config.json: ${message}`)
+  })
+})
+
+describe('phi3', () => {
+  /** microsoft/Phi-3-mini-4k-instruct's. */
+  const ours = {
+    model_type: 'phi3',
+    hidden_size: 3072,
+    intermediate_size: 8192,
+    num_attention_heads: 32,
+    num_key_value_heads: 32,
+    num_hidden_layers: 32,
+    max_position_embeddings: 4096,
+    original_max_position_embeddings: 4096,
+    rms_norm_eps: 1e-5,
+    rope_theta: 10000,
+    rope_scaling: null,
+    sliding_window: 2047,
+    tie_word_embeddings: false,
+    attention_dropout: 0,
+    embd_pdrop: 0,
+    resid_pdrop: 0,
+  }
+  const [short, long] = [1, 2].map((n) => Array.from({ length: 48 }, (_, i) => n + i / 10))
+  const longer = { type: 'longrope', short_factor: short, long_factor: long }
+  /** microsoft/Phi-4-mini-instruct's, but for the numbers of its factors. */
+  const mini4 = {
+    ...ours,
+    num_attention_heads: 24,
+    num_key_value_heads: 8,
+    max_position_embeddings: 131072,
+    partial_rotary_factor: 0.75,
+    rope_scaling: longer,
+    sliding_window: 262144,
+    tie_word_embeddings: true,
+  }
+  const fused = ['qkv_proj', 'gate_up_proj']
+  test('matrices in one, a window in all layers', () => {
+    const found = parse(ours)
+    expect(found).toMatchObject({ fused, headDim: 96, slidingWindow: 2047, ropeScaling: { type: 'default' }, qkvBias: false })
+    for (const key of ['slidingLayers', 'rotaryDim'] as const) expect(found[key]).toBeUndefined()
+    expect(parse({ ...ours, sliding_window: null }).slidingWindow).toBeUndefined()
+    expect(parse({ ...ours, rms_norm_eps: undefined }).rmsNormEps).toBe(1e-5)
+  })
+  test('longrope, up to the original context, and a part of the head', () => {
+    const ropeScaling = {
+      type: 'longrope',
+      shortFactors: short,
+      longFactors: long,
+      attentionFactor: Math.sqrt(1 + Math.log(32) / Math.log(4096)),
+      originalMaxPositionEmbeddings: 4096,
+      maxPositionEmbeddings: 131072,
+    }
+    const found = parse(mini4)
+    expect(found).toMatchObject({
+      headDim: 128,
+      rotaryDim: 96,
+      maxPositionEmbeddings: 4096,
+      ropeScaling,
+      tieWordEmbeddings: true,
+    })
+    // As transformers 5 writes it, and Phi-3's first name.
+    const { rope_scaling: _scaling, partial_rotary_factor: _share, ...rest } = mini4
+    const rope = { ...longer, type: undefined, rope_theta: 10000, partial_rotary_factor: 0.75 }
+    for (const rope_type of ['longrope', 'su']) expect(parse({ ...rest, rope_parameters: { ...rope, rope_type } })).toEqual(found)
+    const said = (more: object) => parse({ ...mini4, rope_scaling: { ...longer, ...more } }).ropeScaling
+    expect(said({ factor: 8 })).toEqual({ ...ropeScaling, attentionFactor: Math.sqrt(1 + Math.log(8) / Math.log(4096)) })
+    expect(said({ attention_factor: 1.5 })).toEqual({ ...ropeScaling, attentionFactor: 1.5 })
+    expect(parse({ ...mini4, max_position_embeddings: 2048 })).toMatchObject({
+      maxPositionEmbeddings: 2048,
+      ropeScaling: { attentionFactor: 1 },
+    })
+  })
+  test('the config.json that says the same', () => {
+    const scaled = { ...mini4, rope_scaling: { ...longer, attention_factor: 1.5 } }
+    const odd = ['phi3', 'phi4'].map((name) => parseConfig(json(`../odd/${name}/model/config.json`), ''))
+    for (const config of [parse(ours), parse(mini4), parse(scaled), ...odd])
+      expect(parseConfig(configToJson(config), '')).toEqual(config)
+    expect(configToJson(parse(mini4))).toMatchObject({
+      max_position_embeddings: 131072,
+      original_max_position_embeddings: 4096,
+    })
+  })
+  const scaling = (more: object) => ({ ...mini4, rope_scaling: { ...longer, ...more } })
+  const list = 'must be a list of 48 numbers above 0, one for each two of the 96 channels of a head that are rotated.'
+  test.each([
+    [{ ...mini4, original_max_position_embeddings: undefined }, 'original_max_position_embeddings is missing.'],
+    [scaling({ short_factor: short.slice(1) }), `rope_scaling.short_factor ${list}`],
+    [scaling({ long_factor: [...long.slice(1), 0] }), `rope_scaling.long_factor ${list}`],
+    [scaling({ long_factor: undefined }), `rope_scaling.long_factor ${list}`],
+    [scaling({ attention_factor: -1 }), 'rope_scaling: attention_factor is -1; it must be a number above 0.'],
+    [
+      scaling({ type: 'dynamic' }),
+      'rope_scaling.rope_type is "dynamic", and only default, linear, llama3 and yarn are supported.',
+    ],
+    [
+      { ...ours, rope_scaling: { type: 'linear', factor: 2 } },
+      'rope_scaling.rope_type is "linear", and a Phi-3 may only have default and longrope.',
+    ],
+    [
+      { ...ours, partial_rotary_factor: 0.35 },
+      "partial_rotary_factor is 0.35, which turns 33 of a head's 96 channels; it must be an even number of them.",
+    ],
+    [{ ...ours, intermediate_size: 8190 }, 'intermediate_size is 8190; it must be a multiple of 8.'],
+    [
+      { ...ours, hidden_size: 80, num_attention_heads: 8, num_key_value_heads: 2 },
+      'num_key_value_heads x head_dim is 20; it must be a multiple of 8.',
+    ],
+    [{ ...ours, attention_bias: true }, 'attention_bias is true, and biases in a Phi-3 are not supported.'],
+    [{ ...ours, lm_head_bias: true }, 'lm_head_bias is true, and biases in a Phi-3 are not supported.'],
+    [{ ...ours, mlp_bias: true }, 'mlp_bias is true, and biases in the MLP are not supported.'],
+  ])('%j is refused', (raw, message) => {
+    expect(() => parse(raw)).toThrow(`m/config.json: ${message}`)
   })
 })
 
@@ -306,17 +425,16 @@ describe('qwen3_5_text', () => {
     keyDim: 128,
     valueDim: 128,
     taps: 4,
-    rotaryDim: 64,
   }
   test('the part about text of a model that sees pictures too, or that part alone', () => {
-    const wanted = { family: 'qwen3_5_text', qwen35, headDim: 256, ropeTheta: 1e7, qkNorm: true, eosTokenIds: [7] }
+    const wanted = { family: 'qwen3_5_text', qwen35, headDim: 256, rotaryDim: 64, ropeTheta: 1e7, qkNorm: true, eosTokenIds: [7] }
     expect(parse(text)).toMatchObject(wanted)
     const whole = { model_type: 'qwen3_5', tie_word_embeddings: true, text_config: text, vision_config: { depth: 12 } }
     expect(parseConfig(whole, '')).toMatchObject({ ...wanted, tieWordEmbeddings: true })
     const types = Array.from({ length: 6 }, (_, i) => (i === 1 ? 'full_attention' : 'linear_attention'))
     expect(parse({ ...text, layer_types: types }).qwen35!.deltaLayers).toEqual([0, 2, 3, 4, 5])
     const { rope_parameters, ...older } = text
-    expect(parse({ ...older, rope_scaling: { ...rope_parameters, partial_rotary_factor: 0.5 } }).qwen35!.rotaryDim).toBe(128)
+    expect(parse({ ...older, rope_scaling: { ...rope_parameters, partial_rotary_factor: 0.5 } }).rotaryDim).toBe(128)
     expect(parse({ ...text, full_attention_interval: 2 }).qwen35!.deltaLayers).toEqual([0, 2, 4])
   })
   test('the config.json that says the same', () => {
@@ -328,8 +446,8 @@ describe('qwen3_5_text', () => {
       keyDim: 16,
       valueDim: 8,
       taps: 4,
-      rotaryDim: 4,
     })
+    expect(config.rotaryDim).toBe(4)
     for (const one of [config, parse(text)]) expect(parseConfig(configToJson(one), '')).toEqual(one)
   })
   test.each([
@@ -355,7 +473,7 @@ describe('what is refused names file and key', () => {
     [{ num_hidden_layers: 1e9 }, 'm/config.json: num_hidden_layers is 1000000000; it must be at most 10000.'],
     [
       { model_type: 'gemma3' },
-      'm/config.json: model_type "gemma3" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3, gemma3_text, qwen3_5_text, olmo2, olmo3, lfm2, granite and granitemoehybrid models.',
+      'm/config.json: model_type "gemma3" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3, gemma3_text, qwen3_5_text, olmo2, olmo3, lfm2, granite, granitemoehybrid and phi3 models.',
     ],
     [
       { model_type: 'gemma3_text', hidden_activation: 'silu' },
@@ -375,7 +493,7 @@ describe('what is refused names file and key', () => {
     ],
     [
       { model_type: 'qwen3_moe' },
-      'm/config.json: model_type "qwen3_moe" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3, gemma3_text, qwen3_5_text, olmo2, olmo3, lfm2, granite and granitemoehybrid models.',
+      'm/config.json: model_type "qwen3_moe" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3, gemma3_text, qwen3_5_text, olmo2, olmo3, lfm2, granite, granitemoehybrid and phi3 models.',
     ],
     [
       { model_type: 'smollm3', no_rope_layers: [1, 2] },

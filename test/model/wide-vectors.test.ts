@@ -5,7 +5,7 @@ import { gainsByWideVectors } from '../../src/model/decoder/wide-vectors.ts'
 
 const { tiny, 'smollm2-135m': smollm2, 'qwen3-0.6b': qwen3 } = modelShapes
 const gemma = { ...tiny, headDim: 256 }
-const deltas = { deltaLayers: [0], keyHeads: 1, valueHeads: 1, keyDim: 64, valueDim: 64, taps: 4, rotaryDim: 16 }
+const deltas = { deltaLayers: [0], keyHeads: 1, valueHeads: 1, keyDim: 64, valueDim: 64, taps: 4 }
 
 test('heads that 16 lanes share evenly take them, others do not', () => {
   for (const trains of [true, false]) {

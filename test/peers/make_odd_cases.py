@@ -19,14 +19,14 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, Gemma3TextConfig, GraniteConfig, GraniteMoeHybridConfig, Lfm2Config, LlamaConfig, MistralConfig, Olmo2Config, Olmo3Config,
-                          Qwen2Config, Qwen3Config, Qwen3_5TextConfig, SmolLM3Config)
+                          Phi3Config, Qwen2Config, Qwen3Config, Qwen3_5TextConfig, SmolLM3Config)
 
 HERE = Path(__file__).resolve().parent
 FIXTURES = HERE.parent / 'fixtures'
 ALL = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj']
 CONFIGS = {'llama': LlamaConfig, 'mistral': MistralConfig, 'smollm3': SmolLM3Config, 'qwen2': Qwen2Config, 'qwen3': Qwen3Config,
            'gemma3_text': Gemma3TextConfig, 'qwen3_5_text': Qwen3_5TextConfig, 'olmo2': Olmo2Config, 'olmo3': Olmo3Config, 'lfm2': Lfm2Config,
-           'granite': GraniteConfig, 'granitemoehybrid': GraniteMoeHybridConfig}
+           'granite': GraniteConfig, 'granitemoehybrid': GraniteMoeHybridConfig, 'phi3': Phi3Config}
 # Families whose norms multiply with 1 + their weight.
 FROM_ONE = ('gemma3_text', 'qwen3_5_text')
 MIXED = ['sliding_attention', 'full_attention', 'sliding_attention', 'full_attention']
@@ -42,6 +42,15 @@ GRANITE = dict(embedding_multiplier=7.3, attention_multiplier=0.31, residual_mul
 # Attention in every layer, and no experts.
 GRANITE4 = dict(**GRANITE, num_local_experts=0, num_experts_per_tok=0, mamba_n_heads=4)
 GRANITE4_TARGETS = ['q_proj', 'o_proj', 'input_linear', 'output_linear']
+PHI3_TARGETS = ['qkv_proj', 'o_proj', 'gate_up_proj', 'down_proj']
+
+
+def longrope(pairs, **more):
+    # Odd factors, different ones for long texts; no text of a case is so long.
+    short, long = [1 + 0.07 * i for i in range(pairs)], [1.5 + i for i in range(pairs)]
+    return {'rope_type': 'longrope', 'short_factor': short, 'long_factor': long, **more}
+
+
 LLAMA3 = {'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0, 'original_max_position_embeddings': 32}
 YARN = {'rope_type': 'yarn', 'factor': 4.0, 'beta_fast': 4.0, 'original_max_position_embeddings': 128}
 
@@ -74,7 +83,14 @@ CASES = {
     'granite': case('granite', 48, 72, 3, 3, 1, 128, tied=True, rank=4, targets=['q_proj', 'o_proj', 'up_proj', 'down_proj'], **GRANITE, lengths=(60, 2, 17, 5)),
     'granite4': case('granitemoehybrid', 48, 72, 3, 3, 1, 128, tied=True, rank=4, targets=GRANITE4_TARGETS, **GRANITE4, shared_intermediate_size=72,
                      layer_types=['attention'] * 3, position_embedding_type='rope', lengths=(60, 2, 17, 5)),
+    'phi3': case('phi3', 48, 72, 2, 3, 3, 128, rank=4, targets=PHI3_TARGETS, sliding_window=16, lengths=(60, 2, 17, 5)),
+    'phi4': case('phi3', 64, 72, 2, 2, 1, 128, tied=True, rank=4, targets=PHI3_TARGETS, original_max_position_embeddings=64, rope=longrope(12, partial_rotary_factor=0.75),
+                 lengths=(60, 2, 17, 5)),
     # too large to commit, or variations
+    'phi4-wide': case('phi3', 256, 304, 2, 2, 1, 499, dtype='f32', rank=12, targets=['qkv_proj'], original_max_position_embeddings=512,
+                      rope=longrope(48, partial_rotary_factor=0.75, factor=8.0), lengths=(70, 2, 512, 5)),
+    'phi4-odd': case('phi3', 48, 72, 3, 3, 1, 131, rank=4, targets=['gate_up_proj'], original_max_position_embeddings=90, sliding_window=40,
+                     rope=longrope(5, partial_rotary_factor=0.65, attention_factor=1.3), lengths=(90, 1, 33)),
     'lfm2-wide': case('lfm2', 72, 60, 5, 2, 2, 499, dtype='f32', head_dim=64, targets=[*SHORT_TARGETS, 'k_proj', 'w3'], conv_L_cache=5, block_auto_adjust_ff_dim=False,
                       layer_types=['full_attention', 'conv', 'conv', 'full_attention', 'conv'], lengths=(70, 2, 300, 5)),
     'lfm2-four': case('lfm2', 40, 60, 2, 2, 1, 131, tied=True, targets=['in_proj'], conv_L_cache=4, block_ffn_dim_multiplier=1.3, full_attn_idxs=[0], lengths=(3, 1, 40)),
@@ -112,12 +128,13 @@ CASES = {
     'nothing': case('llama', 36, 100, 1, 3, 1, 499, rank=8, lengths=(1, 1, 6), masked_off=True),
 }
 COMMITTED = ['llama-bias', 'qwen3-tied', 'qwen2-slices', 'llama3-rope', 'llama-odd', 'smollm3', 'mistral', 'qwen2-window', 'smollm3-window', 'gemma3', 'qwen35', 'llama-yarn',
-             'qwen3-yarn', 'olmo2', 'olmo3', 'lfm2', 'granite', 'granite4']
+             'qwen3-yarn', 'olmo2', 'olmo3', 'lfm2', 'granite', 'granite4', 'phi3', 'phi4']
 
 
 def make_model(c):
     more = {k: c[k] for k in ('head_dim', 'attention_bias', 'no_rope_layer_interval', 'use_sliding_window', 'sliding_window', 'max_window_layers', 'layer_types', 'query_pre_attn_scalar', *GRANITE4, 'shared_intermediate_size', 'position_embedding_type',
-                               'linear_num_key_heads', 'linear_num_value_heads', 'linear_key_head_dim', 'linear_value_head_dim', *LFM2_KEYS) if k in c}
+                               'linear_num_key_heads', 'linear_num_value_heads', 'linear_key_head_dim', 'linear_value_head_dim', *LFM2_KEYS,
+                               'original_max_position_embeddings') if k in c}
     rope = {'rope_theta': 10000.0, **c.get('rope', {'rope_type': 'default'})}
     if c['family'] in ('gemma3_text', 'olmo3'):  # each kind of layer has its own parameters
         rope = {'full_attention': {**rope, 'rope_theta': 1e6}, 'sliding_attention': {'rope_type': 'default', 'rope_theta': 10000.0}}

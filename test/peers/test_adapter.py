@@ -49,7 +49,7 @@ with tempfile.TemporaryDirectory(prefix='dawn-rl-peers-') as folder:
     for name, rank in (('llama', 8), ('qwen2', 4), ('qwen3', 12)):
         model = GOLDEN / name / 'model'
         compare(name, model, GOLDEN / name / 'batch.json', Path(folder) / name, rank, base=model)
-    for name, rank, modules in (('olmo2', 4, 7), ('olmo3', 8, 7), ('lfm2', 4, 8), ('granite', 4, 7), ('granite4', 4, 6)):
+    for name, rank, modules in (('olmo2', 4, 7), ('olmo3', 8, 7), ('lfm2', 4, 8), ('granite', 4, 7), ('granite4', 4, 6), ('phi3', 4, 4), ('phi4', 12, 4)):
         odd = GOLDEN.parent / 'odd' / name
         compare(name, odd / 'model', odd / 'batch.json', Path(folder) / name, rank, base=odd / 'model', modules=modules)
     gguf = ROOT / 'models/SmolLM2-135M-Instruct.Q4_1.gguf'

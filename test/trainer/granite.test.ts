@@ -119,13 +119,14 @@ test('an adapter of that matrix is one for gate and up: saved, read, continued, 
   gpu.close()
 })
 
-test('the seven modules of most models stand for all; three of them are not in this one', async () => {
+test('the seven modules of most models stand for all; two of them are one matrix here', async () => {
   const { config } = await openModel(join(dir, 'model'))
   const attention = ['q_proj', 'k_proj', 'v_proj', 'o_proj']
   expect(adapterModules(config, LINEAR_MODULES)).toEqual([...attention, 'input_linear', 'output_linear'])
   expect(adapterModules(config, ['q_proj', 'input_linear'])).toEqual(['q_proj', 'input_linear'])
+  expect(adapterModules(config, ['gate_up_proj', 'down_proj'])).toEqual(['input_linear', 'output_linear'])
   expect(() => adapterModules(config, ['q_proj', 'gate_proj', 'down_proj'])).toThrow(
-    'lora_target_modules names gate_proj, down_proj, and this model has input_linear (gate and up in one) and output_linear (down) in the place of gate_proj, up_proj, down_proj. Name those.',
+    "lora_target_modules names gate_proj, and this model's files have gate_proj, up_proj as one matrix, input_linear. Name that.",
   )
   const others = await openModel(join(fixtures, 'odd/granite/model'))
   expect(adapterModules(others.config, LINEAR_MODULES)).toEqual([...LINEAR_MODULES])
@@ -159,7 +160,7 @@ function bothWays(): { fused: ModelTensors; apart: ModelTensors } {
     headDim: 16,
     vocabSize: 131,
   }
-  const config = { ...shape, family: 'granite', fusedMlp: undefined } as const
+  const config = { ...shape, family: 'granite', fused: undefined } as const
   const fused = randomModel('granite 4', shape)
   const tensors = madeTensors(config, () => {
     throw new Error('not made')

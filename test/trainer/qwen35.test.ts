@@ -115,7 +115,7 @@ test('a new one begins with norms that change nothing, and with decays of all ki
     tie_word_embeddings: true, rope_theta: 10000, rms_norm_eps: 1e-6, max_position_embeddings: 64, initializer_range: 0.1,
   } as const // prettier-ignore
   const made = newModel(sizes, 1)
-  expect(made.config.qwen35).toMatchObject({ deltaLayers: [0, 1, 2, 4], rotaryDim: 4 })
+  expect(made.config).toMatchObject({ qwen35: { deltaLayers: [0, 1, 2, 4] }, rotaryDim: 4 })
   expect(parseConfig(made.rawConfig, '')).toEqual(made.config)
   const values = async (name: string) => [...new Set((await made.tensors.read(name)).data)]
   for (const name of ['norm', 'layers.0.input_layernorm', 'layers.3.self_attn.q_norm'])

@@ -150,6 +150,8 @@ interface Turning {
   info: GpuBuffer
   table: GpuBuffer
   headDim: number
+  /** Channels of a head that are turned; where these are not all, the projections' kernel turns none. */
+  rotaryDim?: number
 }
 
 /**
@@ -160,10 +162,10 @@ export function linearsTurned(
   tape: Tape,
   x: Tensor,
   projections: Projection[],
-  { info, table, headDim }: Turning,
+  { info, table, headDim, rotaryDim = headDim }: Turning,
   options: LinearsArguments,
 ): { outputs: Tensor[]; turned: boolean } {
-  const how = arranged(tape, x, projections, options, false, headDim)
+  const how = arranged(tape, x, projections, options, false, rotaryDim === headDim ? headDim : undefined)
   const rotary: GroupRotary = { places: info, perRow: 2, table, headDim }
   return { outputs: projected(tape, x, projections, options, how, how.turns ? rotary : undefined), turned: how.turns }
 }
@@ -180,8 +182,9 @@ export function linearsIntoCache(
   options: LinearsArguments,
 ): Tensor {
   const { gpu } = tape
-  const { slots, table, headDim, kCache, vCache, f16 } = into
-  const how = arranged(tape, x, projections, options, false, f16 ? undefined : headDim)
+  const { slots, table, headDim, rotaryDim = headDim, kCache, vCache, f16 } = into
+  const turns = !f16 && rotaryDim === headDim
+  const how = arranged(tape, x, projections, options, false, turns ? headDim : undefined)
   const { input, members } = how
   if (!how.turns) {
     const [q, k, v] = projected(tape, x, projections, options, how)

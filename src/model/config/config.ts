@@ -55,7 +55,7 @@ export function parseConfig(
     qkvBias: biases === 'qkv' || attentionBias,
     outputBias: attentionBias,
     qkNorm,
-    maxPositionEmbeddings: maxPositions,
+    maxPositionEmbeddings: own?.maxPositionEmbeddings ?? maxPositions,
     eosTokenIds: tokenIds([raw, file], [generation, generationFile]),
     bosTokenId: key.optionalId('bos_token_id'),
     padTokenId: key.optionalId('pad_token_id'),

@@ -1,6 +1,7 @@
 /** Rotary embeddings in config.json: the old and the new spelling. */
 import { UserError } from '../../common/errors.ts'
 import { keyReader, type Json } from './keys.ts'
+import { longRopeToJson } from './longrope.ts'
 import { readYarn, yarnToJson } from './yarn.ts'
 import type { RopeScaling } from '../types.ts'
 
@@ -70,11 +71,28 @@ export function ropeOf(raw: Json, file: string, maxPositions: number, otherwise:
   return { theta, scaling }
 }
 
+/**
+ * How many channels of a head are rotated.
+ * @param otherwise the share of them, where the file says none
+ * @throws UserError for an odd number, or more than there are
+ */
+export function partOfHead(raw: Json, file: string, headDim: number, otherwise: number): number {
+  const parts = { ...raw, ...ropeKeys(raw, file).given }
+  const share = keyReader(parts, file).optionalNumber('partial_rotary_factor') ?? otherwise
+  const rotaryDim = Math.trunc(headDim * share)
+  if (rotaryDim < 2 || rotaryDim > headDim || rotaryDim % 2 !== 0)
+    throw new UserError(
+      `${file}: partial_rotary_factor is ${share}, which turns ${rotaryDim} of a head's ${headDim} channels; it must be an even number of them.`,
+    )
+  return rotaryDim
+}
+
 /** Throws UserError for factors that follow no rule. */
 export function ropeScalingToJson(scaling: RopeScaling): Json | null {
   if (scaling.type === 'default') return null
   if (scaling.type === 'linear') return { rope_type: 'linear', factor: scaling.factor }
   if (scaling.type === 'yarn') return yarnToJson(scaling)
+  if (scaling.type === 'longrope') return longRopeToJson(scaling)
   if (scaling.type === 'factors') {
     throw new UserError(
       'The rope factors of this GGUF follow no rule that a config.json can say, so it cannot be written as a Hugging Face folder.',

@@ -95,20 +95,21 @@ function turned(
   options: LinearsArguments,
 ): Attending {
   const { heads, kvHeads, headDim } = config
+  const rotaryDim = rotaryDimOf(config)
   const projections = [layer.q, layer.k, layer.v]
   if (layer.qNorm && layer.kNorm) {
     const [projected, k, values] = linears(tape, x, projections, options)
     const { q, gate } = splitGate(tape, projected, config)
-    const rotaryDim = rotaryDimOf(config)
     const keys = rmsNormTurned(tape, k, layer.kNorm, layout, table, headDim, rotaryDim)
     const attending = rmsNormTurned(tape, q, layer.qNorm, layout, table, headDim, rotaryDim)
     tape.done(q, k)
     return { q: attending, own: { keys, values }, gate }
   }
-  const { outputs, turned: done } = linearsTurned(tape, x, projections, { info: layout.info, table, headDim }, options)
+  const turning = { info: layout.info, table, headDim, rotaryDim }
+  const { outputs, turned: done } = linearsTurned(tape, x, projections, turning, options)
   const [q, k, values] = outputs
-  const keys = rope(tape, k, layout, table, kvHeads, headDim, done)
-  return { q: rope(tape, q, layout, table, heads, headDim, done), own: { keys, values } }
+  const keys = rope(tape, k, layout, table, kvHeads, headDim, done, rotaryDim)
+  return { q: rope(tape, q, layout, table, heads, headDim, done, rotaryDim), own: { keys, values } }
 }
 
 export const layerCache = ({ layers, index }: CacheArguments & { index: number }) => layers[index] as LayerCache

@@ -17,7 +17,17 @@ import type { DeltaPart } from './delta-layer.ts'
 import { kaimingUniform, loraScale, type Adapter } from '../files/peft.ts'
 import { Placement } from './placement.ts'
 import { checkQuantization, heldFormat, readBlocks, rowsOf, type Matrix } from './quantise.ts'
-import { DELTA_PART, lastNormPath, layerPath, linearPath, mixerOf, qkNormChannels, type LinearModule } from './shapes.ts'
+import {
+  DELTA_PART,
+  fusedOf,
+  lastNormPath,
+  layerPath,
+  linearPath,
+  mixerOf,
+  qkNormChannels,
+  rowsOfParts,
+  type LinearModule,
+} from './shapes.ts'
 import { refuseOtherHead } from './tied-head.ts'
 import type { ModelConfig, Quantization, Qwen35Config, TensorData, TensorSource } from '../types.ts'
 import { Uploads } from './uploads.ts'
@@ -152,9 +162,8 @@ class Loader {
     const mixer = await this.#mixer(index)
     const oNorm = after ? await norm('post_attention_layernorm') : undefined
     const postNorm = before ? await norm(`${after ? 'pre_feedforward' : 'post_attention'}_layernorm`) : undefined
-    const { fusedMlp } = config
-    const [gate, up] = fusedMlp ? await this.#halves(index) : await this.#projections(index, ['gate_proj', 'up_proj'], false)
-    const [down] = await this.#projections(index, [fusedMlp ? 'output_linear' : 'down_proj'], false)
+    const [gate, up] = await this.#projections(index, ['gate_proj', 'up_proj'], false)
+    const [down] = await this.#projections(index, ['down_proj'], false)
     const downNorm = after ? await norm('post_feedforward_layernorm') : undefined
     return { inputNorm, mixer, oNorm, postNorm, gate, up, down, downNorm }
   }
@@ -227,7 +236,10 @@ class Loader {
 
   /** Projections of one input: weights, and biases, side by side where the kernels can read them so (kernels/matmul/group.ts). */
   async #projections(layer: number, modules: LinearModule[], withBias: boolean): Promise<Projection[]> {
-    const names = modules.map((module) => linearPath(this.#files.config, layer, module))
+    const { config } = this.#files
+    const whole = fusedOf(config, modules[0])
+    if (whole) return await this.#parts(linearPath(config, layer, whole), [...rowsOfParts(config, whole).values()])
+    const names = modules.map((module) => linearPath(config, layer, module))
     const matrices: Matrix[] = []
     const biases: Float32Array[] = []
     for (const name of names) {
@@ -249,17 +261,17 @@ class Loader {
     })
   }
 
-  /** Gate and up where files have them as one matrix: what is trained, or its adapter, is that matrix's, and each takes its rows of it. */
-  async #halves(layer: number): Promise<Projection[]> {
-    const name = linearPath(this.#files.config, layer, 'input_linear')
+  /** Projections that files have as one matrix: what is trained, or its adapter, is that matrix's, and each takes its rows of it. */
+  async #parts(name: string, parts: { firstRow: number; rows: number }[]): Promise<Projection[]> {
     const whole = await this.#matrixOf(`${name}.weight`)
     const [outputs, columns] = whole.shape
-    const rows = outputs / 2
-    const weights = this.#placement.matrices([name, name], [rowsOf(whole, 0, rows), rowsOf(whole, rows, rows)])
+    const matrices = parts.map(({ firstRow, rows }) => rowsOf(whole, firstRow, rows))
+    const names = parts.map(() => name)
+    const weights = this.#placement.matrices(names, matrices)
     const store = this.#store
     const master = this.#options.full && !('format' in whole) ? this.#master(`${name}.weight`, whole) : undefined
     const lora = this.#lora(name, { rows: outputs, columns })
-    return [0, rows].map((firstRow, i) => ({
+    return parts.map(({ firstRow, rows }, i) => ({
       name,
       firstRow,
       weight: weights[i],

@@ -19,7 +19,7 @@ const fixed = [
   'family', 'hiddenSize', 'intermediateSize', 'layers', 'heads', 'kvHeads', 'headDim', 'vocabSize', 'qkvBias',
   'outputBias', 'qkNorm', 'qkNormWhole', 'rmsNormEps', 'ropeTheta', 'ropeScaling', 'layersWithoutRope', 'slidingWindow', 'slidingLayers',
   'localRopeTheta', 'attentionScale', 'embeddingScale', 'embeddingScaleRounded', 'residualScale', 'logitsScaling', 'activation', 'norms', 'normsFromOne',
-  'qwen35', 'shortConv', 'fusedMlp',
+  'qwen35', 'shortConv', 'fused', 'rotaryDim',
 ] as const satisfies (keyof ModelConfig)[] // prettier-ignore
 
 /** A tensor of the files, and where it goes: a matrix in the dtype that it has there, a vector in float32. */

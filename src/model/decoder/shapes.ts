@@ -1,7 +1,7 @@
 /** The tensors that a model of the supported families has, by their Hugging Face names, with shapes (rows are outputs). */
 import { UserError } from '../../common/errors.ts'
 import { families } from '../config/families/index.ts'
-import type { ModelConfig, Qwen35Config, TensorData, TensorSource } from '../types.ts'
+import type { FusedModule, ModelConfig, Qwen35Config, TensorData, TensorSource } from '../types.ts'
 
 /** Linear layers of the parts of a decoder layer, as LoRA's `target_modules` names them. */
 const ATTENTION = ['q_proj', 'k_proj', 'v_proj', 'o_proj'] as const
@@ -10,15 +10,15 @@ const MLP = ['gate_proj', 'up_proj', 'down_proj'] as const
 const DELTA_MODULES = ['in_proj_qkv', 'in_proj_z', 'in_proj_b', 'in_proj_a', 'out_proj'] as const
 /** Those of a gated short convolution (LFM2), likewise. */
 const CONV_MODULES = ['in_proj', 'out_proj'] as const
-/** Those that some models' files have in the place of the MLP's three (`fusedMlp`): gate and up as one, and down. */
-const FUSED_MLP = ['input_linear', 'output_linear'] as const
+/** What each matrix holds in which files of some families (`fused`) have several, row by row. */
+const PARTS = { qkv_proj: ['q_proj', 'k_proj', 'v_proj'], gate_up_proj: ['gate_proj', 'up_proj'] } as const
 /** The seven that a layer of most models has. */
 export const LINEAR_MODULES = [...ATTENTION, ...MLP] as const
 export type LinearModule =
   | (typeof LINEAR_MODULES)[number]
   | (typeof DELTA_MODULES)[number]
   | (typeof CONV_MODULES)[number]
-  | (typeof FUSED_MLP)[number]
+  | FusedModule
 
 const isOf = (modules: readonly LinearModule[], module: LinearModule): boolean => modules.includes(module)
 
@@ -55,13 +55,31 @@ export const lastNormPath = (config: ModelConfig): string => `model.${ownName(co
 
 /** Path of a linear layer inside the model: `model.layers.0.self_attn.q_proj`. */
 export function linearPath(config: ModelConfig, layer: number, module: LinearModule): string {
-  const mlp = isOf(FUSED_MLP, module) ? 'shared_mlp' : isOf(MLP, module) && 'mlp'
-  return layerPath(config, layer, `${mlp || MIXERS[mixerOf(config, layer)].path}.${module}`)
+  const mlp = module === 'gate_up_proj' || isOf(MLP, module)
+  return layerPath(config, layer, `${mlp ? 'mlp' : MIXERS[mixerOf(config, layer)].path}.${module}`)
 }
 
 /** The linear layers of a decoder layer, in the order of the forward pass. */
 function linearModules(config: ModelConfig, layer: number): LinearModule[] {
-  return [...MIXERS[mixerOf(config, layer)].modules, ...(config.fusedMlp ? FUSED_MLP : MLP)]
+  const modules = [...MIXERS[mixerOf(config, layer)].modules, ...MLP]
+  return config.fused ? [...new Set(modules.map((module) => fusedOf(config, module) ?? module))] : modules
+}
+
+/** The matrix of the files that has `module` as some of its rows. */
+export const fusedOf = ({ fused }: ModelConfig, module: LinearModule): FusedModule | undefined =>
+  fused?.find((whole) => isOf(PARTS[whole], module))
+
+/** Where the rows of its parts lie in such a matrix, by their names. */
+export function rowsOfParts(config: ModelConfig, whole: FusedModule): Map<LinearModule, { firstRow: number; rows: number }> {
+  const shapes = moduleShapes(config)
+  let firstRow = 0
+  return new Map(
+    PARTS[whole].map((part) => {
+      const [rows] = shapes[part]
+      firstRow += rows
+      return [part, { firstRow: firstRow - rows, rows }]
+    }),
+  )
 }
 
 /** What the norms of q and of k go over, where there are some: a head, or all of them. */
@@ -70,34 +88,42 @@ export const qkNormChannels = ({ qkNormWhole, heads, kvHeads, headDim }: ModelCo
 
 /**
  * The modules that get an adapter, as files call them, of those that are asked for by these names or by the usual seven. All seven stand for "all", so the large ones
- * of what a model has in the place of attention are then among them, and input_linear and output_linear where it has these in the place of the MLP's three.
- * @throws UserError where some of the MLP's three are named, and the model has those
+ * of what a model has in the place of attention are then among them, and matrices that hold several of the seven.
+ * @throws UserError where such a matrix is asked for by only some of its parts
  */
 export function adapterModules(config: ModelConfig, asked: readonly string[]): string[] {
-  const { fusedMlp } = config
   const all = LINEAR_MODULES.every((module) => asked.includes(module))
-  const absent: string[] = fusedMlp ? asked.filter((module) => isOf(MLP, module as LinearModule)) : []
-  if (absent.length > 0 && !all)
-    throw new UserError(
-      `lora_target_modules names ${absent.join(', ')}, and this model has input_linear (gate and up in one) and output_linear (down) in the place of ${MLP.join(', ')}. Name those.`,
-    )
-  const states = statefulLayers(config).flatMap((layer) => MIXERS[mixerOf(config, layer)].adapted)
-  const more: readonly string[] = all ? [...states, ...(fusedMlp ? FUSED_MLP : [])] : []
-  const own = asked
-    .filter((module) => !absent.includes(module))
-    .map((module) => {
-      const part = isOf(ATTENTION, module as LinearModule) ? MIXERS.attention.path : 'mlp'
-      return ownName(config, `${part}.${module}`).split('.').at(-1)!
-    })
-  return [...new Set([...own, ...more])]
+  const own = (module: string): string => {
+    const part = isOf(ATTENTION, module as LinearModule) ? MIXERS.attention.path : 'mlp'
+    return ownName(config, `${part}.${module}`).split('.').at(-1)!
+  }
+  const named = asked.map((module) => {
+    const whole = fusedOf(config, module as LinearModule)
+    if (whole && !all)
+      throw new UserError(
+        `lora_target_modules names ${module}, and this model's files have ${PARTS[whole].join(', ')} as one matrix, ${own(whole)}. Name that.`,
+      )
+    return own(whole ?? module)
+  })
+  const more = all ? statefulLayers(config).flatMap((layer) => MIXERS[mixerOf(config, layer)].adapted) : []
+  return [...new Set([...named, ...more])]
 }
 
 /** [outputs, inputs] of every linear layer of the decoder layers, by path without `.weight`, in the order of the forward pass. */
 export function linearShapes(config: ModelConfig): Map<string, [number, number]> {
+  const shapes = moduleShapes(config)
+  const out = new Map<string, [number, number]>()
+  for (let layer = 0; layer < config.layers; layer++) {
+    for (const module of linearModules(config, layer)) out.set(linearPath(config, layer, module), shapes[module])
+  }
+  return out
+}
+
+function moduleShapes(config: ModelConfig): Record<LinearModule, [number, number]> {
   const { hiddenSize: hidden, intermediateSize: wide, headDim, qwen35 } = config
   const q = config.heads * headDim
   const kv = config.kvHeads * headDim
-  const shapes: Record<LinearModule, [number, number]> = {
+  return {
     in_proj: [3 * hidden, hidden],
     q_proj: [qwen35 ? 2 * q : q, hidden],
     k_proj: [kv, hidden],
@@ -106,15 +132,10 @@ export function linearShapes(config: ModelConfig): Map<string, [number, number]>
     gate_proj: [wide, hidden],
     up_proj: [wide, hidden],
     down_proj: [hidden, wide],
-    input_linear: [2 * wide, hidden],
-    output_linear: [hidden, wide],
+    qkv_proj: [q + 2 * kv, hidden],
+    gate_up_proj: [2 * wide, hidden],
     ...deltaShapes(config),
   }
-  const out = new Map<string, [number, number]>()
-  for (let layer = 0; layer < config.layers; layer++) {
-    for (const module of linearModules(config, layer)) out.set(linearPath(config, layer, module), shapes[module])
-  }
-  return out
 }
 
 /** Channels of q, k and v, which a Gated DeltaNet convolves. */

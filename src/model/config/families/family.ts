@@ -1,5 +1,5 @@
 /** What a family of models has of its own in config.json. */
-import type { UserError } from '../../../common/errors.ts'
+import { UserError } from '../../../common/errors.ts'
 import type { Json } from '../keys.ts'
 import type { ModelConfig } from '../../types.ts'
 
@@ -31,6 +31,12 @@ export interface Family {
   leftOut?: readonly string[]
   /** The keys that `read` reads, and those that the others do not have. */
   write(config: ModelConfig): Json
+}
+
+/** Sizes by their keys, of a model with fused matrices: parts of what is trained must begin where they can be bound. */
+export function eightsOfParts(sizes: Record<string, number>, file: string): void {
+  for (const [key, size] of Object.entries(sizes))
+    if (size % 8 !== 0) throw new UserError(`${file}: ${key} is ${size}; it must be a multiple of 8.`)
 }
 
 /** For families whose MLP is gated with SiLU. */

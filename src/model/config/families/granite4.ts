@@ -1,7 +1,7 @@
 /** The models of Granite 4 that have attention in every layer and no experts (350M, 1B, Micro): Granite 3 with gate and up in one matrix, with or without rotary embedding. */
 import { UserError } from '../../../common/errors.ts'
 import { keyReader, type Json } from '../keys.ts'
-import { siluKeys, type Family } from './family.ts'
+import { eightsOfParts, siluKeys, type Family } from './family.ts'
 import { multiplierKeys, multipliers, refuseBiases } from './granite.ts'
 
 /** GraniteMoeHybridConfig's. */
@@ -12,6 +12,7 @@ const ATTENTION = ['attention', 'full_attention']
 
 export const granite4: Family = {
   architecture: 'GraniteMoeHybrid',
+  names: { 'mlp.gate_up_proj': 'shared_mlp.input_linear', 'mlp.down_proj': 'shared_mlp.output_linear' },
   leftOut: ['time_step_limit'],
   refuse(raw, refuse) {
     refuseBiases(raw, refuse)
@@ -29,14 +30,12 @@ export const granite4: Family = {
     const other = types.findIndex((type) => !ATTENTION.includes(type as string))
     if (other >= 0) throw new UserError(`${file}: layer ${other} is of the type ${JSON.stringify(types[other])}, and ${DENSE}.`)
     const intermediateSize = keyReader(raw, file).optionalCount('shared_intermediate_size') ?? DEFAULTS.intermediateSize
-    // Halves of what is trained must begin where they can be bound.
-    for (const [key, size] of Object.entries({ hidden_size: hiddenSize, shared_intermediate_size: intermediateSize }))
-      if (size % 8 !== 0) throw new UserError(`${file}: ${key} is ${size}; it must be a multiple of 8.`)
+    eightsOfParts({ hidden_size: hiddenSize, shared_intermediate_size: intermediateSize }, file)
     const turns = raw.position_embedding_type === 'rope'
     return {
       ...multipliers(raw, file),
       intermediateSize,
-      fusedMlp: true,
+      fused: ['gate_up_proj'],
       ...(!turns && { layersWithoutRope: Array.from({ length: layers }, (_, layer) => layer) }),
     }
   },

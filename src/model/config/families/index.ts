@@ -9,6 +9,7 @@ import { granite } from './granite.ts'
 import { granite4 } from './granite4.ts'
 import { llama, mistral } from './llama.ts'
 import { olmo2, olmo3 } from './olmo.ts'
+import { phi3 } from './phi3.ts'
 import { qwen2, qwen3, smollm3 } from './qwen.ts'
 import { qwen35 } from './qwen35.ts'
 
@@ -25,6 +26,7 @@ export const families: Record<ModelFamily, Family> = {
   lfm2,
   granite,
   granitemoehybrid: granite4,
+  phi3,
 }
 
 /** For messages: a, b and c. */

@@ -1,7 +1,7 @@
 /** Qwen3.5 (dense, text): Gated DeltaNets in most layers. */
 import { UserError } from '../../../common/errors.ts'
 import { keyReader } from '../keys.ts'
-import { ropeKeys, ropeScalingToJson } from '../rope.ts'
+import { partOfHead, ropeScalingToJson } from '../rope.ts'
 import { silu, siluKeys, type Family } from './family.ts'
 import { allBut, layersOf, layerTypes } from './layers.ts'
 
@@ -27,20 +27,15 @@ export const qwen35: Family = {
       if (channels % 4 !== 0) throw new UserError(`${file}: ${name} is ${channels}; it must be a multiple of 4.`)
       return channels
     })
-    const parts = { ...raw, ...ropeKeys(raw, file).given }
-    const share = keyReader(parts, file).optionalNumber('partial_rotary_factor') ?? DEFAULTS.rotary
-    const rotaryDim = Math.trunc(headDim * share)
-    if (rotaryDim < 2 || rotaryDim > headDim || rotaryDim % 2 !== 0)
-      throw new UserError(
-        `${file}: partial_rotary_factor is ${share}, which turns ${rotaryDim} of a head's ${headDim} channels; it must be an even number of them.`,
-      )
+    const rotaryDim = partOfHead(raw, file, headDim, DEFAULTS.rotary)
     const taps = key.optionalCount('linear_conv_kernel_dim') ?? DEFAULTS.taps
     return {
       normsFromOne: true,
-      qwen35: { deltaLayers, keyHeads, valueHeads, keyDim, valueDim, taps, rotaryDim },
+      rotaryDim,
+      qwen35: { deltaLayers, keyHeads, valueHeads, keyDim, valueDim, taps },
     }
   },
-  write({ layers, headDim, ropeTheta, ropeScaling, qkvBias, qwen35: own }) {
+  write({ layers, headDim, rotaryDim = headDim, ropeTheta, ropeScaling, qkvBias, qwen35: own }) {
     if (!own) throw new Error('A Qwen3.5 without its own part')
     return {
       ...siluKeys,
@@ -54,7 +49,7 @@ export const qwen35: Family = {
       rope_parameters: {
         ...(ropeScalingToJson(ropeScaling) ?? { rope_type: 'default' }),
         rope_theta: ropeTheta,
-        partial_rotary_factor: own.rotaryDim / headDim,
+        partial_rotary_factor: rotaryDim / headDim,
       },
       attention_bias: qkvBias,
     }
