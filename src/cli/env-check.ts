@@ -94,7 +94,7 @@ function printRows(env: Environment, template: ChatTemplate, print: (line: strin
     .map((row) => template.with(row.variables).prompt(row.prompt, tools).ids.length)
     .toSorted((a, b) => a - b)
   const [middle, most] = [lengths[Math.floor(lengths.length / 2)], lengths.at(-1)]
-  print(`prompts   ${middle} tokens in the middle, ${most} at most, of the first ${lengths.length}`)
+  print(`prompts   ${middle} tokens (median), ${most} at most, among the first ${lengths.length}`)
 }
 
 /** What the fake policy says: one text for each turn; the last one is repeated. */

@@ -134,7 +134,7 @@ export class RunCheckpoints {
     const { maxSteps } = this.#parts.trainer.options.schedule
     if (step >= maxSteps)
       this.#parts.warn(
-        `nothing is left to train: ${whose} steps go on from ${step}, and trainer.args.max_steps is ${maxSteps}. Raise it.`,
+        `nothing is left to train: ${whose} steps continue from ${step}, and trainer.args.max_steps is ${maxSteps}. Raise it.`,
       )
   }
 
@@ -209,10 +209,10 @@ export async function noteFork(folder: RunFolder, fork: Fork, out: { warn: (line
 
 async function originOf({ dir, step }: Fork, warn: (line: string) => void): Promise<Origin> {
   const root = join(dir, 'checkpoints')
-  if (!existsSync(root)) throw new UserError(`--fork ${dir}: that is no run folder, it has no checkpoints.`)
+  if (!existsSync(root)) throw new UserError(`--fork ${dir}: this is not the folder of a run: it has no checkpoints.`)
   const named = step === 'best' ? bestStep(dir) : step
   if (named === undefined)
-    throw new UserError(`--fork ${dir}@best: that run keeps no best checkpoint (trainer.ckpt.keep_best was not set).`)
+    throw new UserError(`--fork ${dir}@best: that run has no best checkpoint (trainer.ckpt.keep_best was not set).`)
   if (named !== 'latest') {
     stepFolder(dir, named, '--fork')
     return { from: resolve(dir), step: named }
@@ -228,7 +228,7 @@ function stepFolder(dir: string, step: number, word: string): string {
   const root = join(dir, 'checkpoints')
   const steps = stepFolders(root)
   if (steps.includes(step)) return join(root, `step_${step}`)
-  const there = steps.length > 0 ? `There are those of steps ${steps.join(', ')}` : 'There is none'
+  const there = steps.length > 0 ? `It has those of steps ${steps.join(', ')}` : 'It has none'
   throw new UserError(`${word}: ${dir} has no checkpoint of step ${step}. ${there}.`)
 }
 
@@ -254,8 +254,8 @@ function readOrigin(folder: RunFolder): Origin | undefined {
 /** What a rewind removed, in words. */
 function removed({ metricsRows, rolloutFiles, checkpoints }: RewindReport): string {
   const parts = [
-    metricsRows > 0 && `${counted(metricsRows, 'later row')} of metrics taken out`,
-    rolloutFiles > 0 && `${counted(rolloutFiles, 'later file')} of rollouts taken out`,
+    metricsRows > 0 && `${counted(metricsRows, 'later row')} of metrics removed`,
+    rolloutFiles > 0 && `${counted(rolloutFiles, 'later file')} of rollouts removed`,
     checkpoints.length > 0 && `checkpoint${checkpoints.length === 1 ? '' : 's'} of step ${checkpoints.join(', ')} set aside`,
   ].filter((part) => part !== false)
   return parts.length > 0 ? `; ${parts.join(', ')}` : ''

@@ -58,7 +58,7 @@ function suggestions(run: Run, lastStep: number, checkpoint: string): string[] {
   const served = args.use_lora
     ? `${shellWord(config.model.name)} --adapter learned=${shellWord(checkpoint)}`
     : shellWord(checkpoint)
-  next.push(`ask what it learned, from any client of OpenAI's API: ${CLI} serve --model ${served}`)
+  next.push(`talk to the trained model, from any client of OpenAI's API: ${CLI} serve --model ${served}`)
   if (args.use_lora) {
     next.push(
       `model and adapter as one folder: ${CLI} merge --model ${shellWord(config.model.name)} --adapter ${shellWord(checkpoint)} --out merged`,

@@ -305,9 +305,9 @@ async function trainOn(
 }
 
 async function moveReference(moving: ReferenceSync, step: number, { console: out, progress }: Monitor): Promise<void> {
-  const work = () => progress.run('moving the reference model on', { limitMs: 3_600_000 }, () => moving.follow())
+  const work = () => progress.run('updating the reference model', { limitMs: 3_600_000 }, () => moving.follow())
   await whenThereIsRoom('the weights of the reference model', work, (line) => out.warn(line))
-  out.print(`reference moved on to the weights of step ${step}`)
+  out.print(`reference updated to the weights of step ${step}`)
 }
 
 function aboutWeights(config: RunConfig, adapter: Adapter | undefined, model: ModelFiles, tokenizer: Tokenizer): WeightsAbout {

@@ -89,7 +89,7 @@ export class Progress {
     const timer = setTimeout(
       () => {
         const error = new WaitTimeoutError(
-          `Gave up on "${name}" after ${formatDuration(limitMs / 1000)}, its limit (it was at: ${text()})${hint ? `: ${hint}` : ''}.`,
+          `Gave up on "${name}" after its limit of ${formatDuration(limitMs / 1000)} (last state: ${text()})${hint ? `: ${hint}` : ''}.`,
         )
         end()
         reject(error)

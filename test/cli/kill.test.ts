@@ -110,7 +110,9 @@ test('--fork begins a run with the best checkpoint of another, and leaves that a
   expect(state.extra).toMatchObject({ tasks_done: 2 * (best + 1), forked_from: { from: folder, step: best } })
   const at1 = ['--max-steps', '1', '--eval-strategy', 'no', '--keep-best', 'reward']
   const ended = runs.run(['--fork', `${folder}@best`, '--run-name', 'ended', ...at1])
-  expect(ended.stdout).toContain(`nothing is left to train: a fork's steps go on from ${best}, and trainer.args.max_steps is 1.`)
+  expect(ended.stdout).toContain(
+    `nothing is left to train: a fork's steps continue from ${best}, and trainer.args.max_steps is 1.`,
+  )
   // The run that it came from is as it was.
   expect(existsSync(join(folder, 'run.lock'))).toBe(false)
   expect(runs.compare(folder, join(dir, 'outputs/beside'))).toEqual([])
@@ -118,9 +120,9 @@ test('--fork begins a run with the best checkpoint of another, and leaves that a
     encoding: 'utf8',
   })
   expect(refused).toMatchObject({ status: 2 })
-  expect(refused.stderr).toContain('nowhere: that is no run folder, it has no checkpoints.')
+  expect(refused.stderr).toContain('nowhere: this is not the folder of a run: it has no checkpoints.')
   const none = runs.run(['--fork', `${folder}@77`, '--run-name', 'never'])
-  expect(none.stderr).toMatch(/--fork: .* has no checkpoint of step 77\. There are those of steps (\d, )?4\./)
+  expect(none.stderr).toMatch(/--fork: .* has no checkpoint of step 77\. It has those of steps (\d, )?4\./)
   expect(existsSync(join(dir, 'outputs/never'))).toBe(false)
 })
 

@@ -79,7 +79,7 @@ describe('a run in turns (max_async_level = 0)', () => {
     // beta: the first step's policy is the reference, and that of the third, before which it was moved on; the others are not.
     const refKl = rows.slice(1).map((row) => row['ref_kl/all/mean'] as number)
     expect(refKl.map((value) => value > 0)).toEqual([false, true, false, true])
-    expect(whole4.stdout).toContain('reference moved on to the weights of step 2')
+    expect(whole4.stdout).toContain('reference updated to the weights of step 2')
     expect(existsSync(runs.path('outputs/whole/checkpoints/step_4/reference/adapter_model.safetensors'))).toBe(true)
   })
 
@@ -132,7 +132,7 @@ describe('a run in turns (max_async_level = 0)', () => {
       'config   changed since the last start: trainer.args.max_steps 4 -> 2, trainer.args.temperature 1 -> 0.7\n',
     )
     expect(added.stderr + added.stdout).toContain(
-      "nothing is left to train: a run's steps go on from 4, and trainer.args.max_steps is 2.",
+      "nothing is left to train: a run's steps continue from 4, and trainer.args.max_steps is 2.",
     )
     expect(added.stdout).toContain('--resume --trainer.args.max_steps 8')
     // A bit of the newest is not what was written: the one before it, and the same numbers.

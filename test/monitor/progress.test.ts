@@ -60,7 +60,7 @@ test("at its limit a wait rejects and names itself, and how the work ends later 
   const error = await work.catch((e: unknown) => e)
   expect(error).toBeInstanceOf(WaitTimeoutError)
   expect((error as Error).message).toMatchInlineSnapshot(
-    `"Gave up on "reward of rollout 7" after 0.0s, its limit (it was at: reward of rollout 7: judge): raise env.args.timeout."`,
+    `"Gave up on "reward of rollout 7" after its limit of 0.0s (last state: reward of rollout 7: judge): raise env.args.timeout."`,
   )
   expect(progress.active).toEqual([])
   // An unhandled rejection would fail the test.

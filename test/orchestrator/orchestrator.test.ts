@@ -265,7 +265,7 @@ test('an evaluation that nothing ends stops at its limit by name', async () => {
   const begin = progress.wait.bind(progress)
   progress.wait = (name, options) => begin(name, { ...options, limitMs: 30 })
   await expect(orchestrator.evaluate(env, evaluation)).rejects.toThrow(
-    /Gave up on "evaluation of numbers" after .* \(it was at: evaluation of numbers: waiting for 6 of 6 rollouts.*raise trainer\.args\.generation_timeout/,
+    /Gave up on "evaluation of numbers" after .* \(last state: evaluation of numbers: waiting for 6 of 6 rollouts.*raise trainer\.args\.generation_timeout/,
   )
   expect(signals.map(({ aborted }) => aborted)).toEqual([true, true, true, true, true, true])
   await orchestrator.close()

@@ -147,7 +147,7 @@ function Rewards({ rollout }) {
   const parts = Object.entries(rollout.metrics ?? {})
   if (parts.length === 0) return null
   return html`<section class="measured" aria-label="Reward parts">
-    <h3>Measured</h3>
+    <h3>Rewards and metrics</h3>
     <ul class="parts">
       ${parts.map(([name, value]) => html`<li key=${name}><bdi>${name}</bdi> <span class="number">${num(value)}</span></li>`)}
     </ul>
