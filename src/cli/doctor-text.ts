@@ -19,10 +19,12 @@ const mainLimits = [
 const computeFeatures =
   /f16|subgroup|timestamp|atomic|bindless|resource-table|immediate|integer_dot|subgroup|memory|pointer|sized_binding/
 
+/** The whole report as indented JSON. */
 export function json(report: Report): string {
   return JSON.stringify(report, null, 2)
 }
 
+/** The report as lines of text between two marker lines, for a bug report. */
 export function block(report: Report): string {
   const { webgpu, memoryGiB } = report
   const lines = [

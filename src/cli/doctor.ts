@@ -21,6 +21,7 @@ const isWindows = process.platform === 'win32'
 /** What installs the packages of a checkout. On Windows npm alone, which every shell there knows; the script needs a bash. */
 const SETUP = isWindows ? 'npm ci' : 'bash scripts/setup.sh'
 
+/** Everything that `doctor` found. */
 export interface Report {
   dawnRl: string
   node: string
@@ -42,6 +43,7 @@ export interface Report {
   usable: boolean
 }
 
+/** Something that is missing or wrong, and the command that fixes it. */
 export interface Problem {
   what: string
   command: string

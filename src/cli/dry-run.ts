@@ -17,6 +17,7 @@ import { refuseLonger } from '../model/config/longrope.ts'
 import { maxSeqLenIs } from './train-inputs.ts'
 import { adapterWords, withMicroBatch } from './gpu-memory.ts'
 
+/** Prints the resolved config, the memory table and the disk line. @throws UserError for an adapter that does not exist */
 export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
   const best = await bestAdapter()
   const { model, problem } = await openModelOrWhy(loaded.config.model.name)

@@ -1,4 +1,4 @@
-/** `env`: begins an environment of one's own, and checks one before a run. */
+/** `env`: creates an environment of the user's own, and checks one before a run. */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Command } from 'commander'

@@ -8,6 +8,7 @@ export function loadOptionsOf(env: EnvConfig): LoadOptions {
   return { python: python === false ? false : (python_path ?? python), kwargs, workers }
 }
 
+/** Closes all environments; errors while closing are ignored. */
 export async function closeEnvironments(environments: readonly { env: Environment }[]): Promise<void> {
   await Promise.allSettled(environments.map(async ({ env }) => await env.close?.()))
 }

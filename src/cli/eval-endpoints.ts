@@ -10,6 +10,7 @@ import { ContextFullError } from '../environments/chat.ts'
 import { replyText } from '../environments/judge.ts'
 import type { ChatClient, ChatCompletion, ChatTurn, Message, SamplingParams } from '../common/types.ts'
 
+/** An OpenAI-compatible endpoint, as endpoints.toml or the options name it. */
 export interface Endpoint {
   /** The model's name at the endpoint. */
   model: string

@@ -83,6 +83,7 @@ export type EvalSource =
 
 type RunSource = Extract<EvalSource, { kind: 'run' }>
 
+/** What an evaluation will do; made by `planEval`. */
 export interface EvalPlan {
   environments: EvalEnvironment[]
   source: EvalSource
@@ -99,7 +100,7 @@ export interface EvalPlan {
   notices: string[]
 }
 
-/** An environment as the words or the config ask for it. */
+/** An environment as requested by the arguments or the config. */
 interface Wanted {
   id: string
   name?: string

@@ -12,6 +12,7 @@ interface Part {
   folder: { done: readonly RolloutRow[] }
 }
 
+/** Shows how many answers are done, their mean rewards and the time left, on standard error. */
 export class EvalProgress {
   readonly #what: string
   readonly #total: number

@@ -19,6 +19,7 @@ interface Estimate {
   high?: number
 }
 
+/** The scores of one model on one environment. */
 export interface EvalScore {
   env: string
   /** The model: its name, `base`, `step_10`. */

@@ -57,7 +57,7 @@ async function main(words: string[]): Promise<number> {
   program
     .description('Reinforcement learning for language models over WebGPU: one TOML file drives a run.')
     .version(versionOf('dawn-rl') ?? 'unknown')
-    // `train @ a.toml --trainer.args.learning_rate 1e-4`: a verb that says passThroughOptions() gets all words after its own name.
+    // `train @ a.toml --trainer.args.learning_rate 1e-4`: a verb that calls passThroughOptions() gets all words after its name.
     .enablePositionalOptions()
     .showSuggestionAfterError()
     .exitOverride()

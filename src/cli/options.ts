@@ -29,7 +29,7 @@ export const countOrAll = value(
   'a whole number of 1 or more, or -1 for all',
 )
 
-/** @throws UserError for a text that is no JSON object */
+/** Parses the value of an option as a JSON object. @throws UserError for any other text */
 export function jsonObject(verb: string, option: string, text: string): Record<string, unknown> {
   try {
     const read: unknown = JSON.parse(text)

@@ -34,6 +34,7 @@ import { adapterConfig, trainerOptions, whatToTrain } from './trainer-options.ts
 
 export type LoadedSft = Loaded<SftConfig>
 
+/** An open supervised run; `close` frees everything. */
 export interface SftRun {
   /** The resolved config; "auto" is replaced by its number. */
   config: SftConfig

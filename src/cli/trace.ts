@@ -23,6 +23,7 @@ interface TraceOptions {
   warn: (line: string) => void
 }
 
+/** Records the steps that `--trace` names, and writes the trace file. */
 export class StepTrace implements Phases {
   readonly #options: TraceOptions
   readonly #wish: TraceWish

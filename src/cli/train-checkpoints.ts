@@ -56,6 +56,7 @@ interface CheckpointParts {
 /** The file that says where a fork came from, until its first own checkpoint does. */
 const ORIGIN = 'fork.json'
 
+/** Loads and saves the checkpoints of one run. */
 export class RunCheckpoints {
   readonly #parts: CheckpointParts
   #best: Best | undefined
@@ -263,7 +264,7 @@ function removed({ metricsRows, rolloutFiles, checkpoints }: RewindReport): stri
 
 interface Data {
   seed: number
-  /** Older checkpoints do not say it: true. */
+  /** Absent in older checkpoints, which means true. */
   shuffle_dataset?: boolean
   /** Absent in supervised training, which may start from a checkpoint of a run that has them. */
   environments?: { name: string; weight: number; rows: number }[]

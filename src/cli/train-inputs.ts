@@ -20,6 +20,7 @@ import { checkSameTokens } from '../trainer/reference.ts'
 import { loadOptionsOf } from './environments.ts'
 import { unreadNotices, watchArgs } from './watched-args.ts'
 
+/** Everything that a run reads before it opens the device. */
 export interface Inputs {
   environments: RunEnvironment[]
   loss: Loss

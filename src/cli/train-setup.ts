@@ -39,6 +39,7 @@ import { keepConfig, openFolder, tellDisk } from './train-folder.ts'
 import { openInputs, type Inputs } from './train-inputs.ts'
 import { openSampler } from './train-sampler.ts'
 
+/** An open run: its parts, and what the loop needs; `close` frees everything. */
 export interface Run {
   config: RunConfig
   folder: RunFolder

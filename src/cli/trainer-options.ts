@@ -60,6 +60,7 @@ export function adapterConfig(
 export const checkpointingOf = (args: Pick<TrainerArgs, 'gradient_checkpointing' | 'keep_attention'>): Checkpointing =>
   args.gradient_checkpointing && args.keep_attention ? 'keep attention' : args.gradient_checkpointing
 
+/** The trainer's options from [trainer.args]. */
 export function trainerOptions(args: Shared, loss: Loss, folder: RunFolder): TrainerOptions {
   return {
     loss,

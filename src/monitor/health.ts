@@ -1,5 +1,6 @@
-/** Where a metric stops being healthy: the one definition, behind colours in the terminal, warnings, and the words of docs/metrics.md. */
+/** The limits of healthy metrics, defined once for the colours in the terminal, the warnings and the text of docs/metrics.md. */
 
+/** The healthy range of a metric. */
 export interface Limits {
   /** Below this, worth a look. */
   low?: number

@@ -17,7 +17,8 @@ const secrets = ['api_key', 'apiKey', 'token', 'authorization', 'Authorization',
 export const standardError = 2
 
 /**
- * Opens `path` (a run folder's `logPath`, or `standardError`) for appending. Values of keys that name secrets are redacted, at the top level and one level below.
+ * Opens `path` (a run folder's `logPath`, or `standardError`) for appending.
+ * Values of keys that name secrets are redacted, at the top level and one level below.
  * @throws Error when the file cannot be opened
  */
 export function createLogger(path: string | typeof standardError, level: LogLevel = 'info'): Logger & { close(): void } {

@@ -13,6 +13,7 @@ interface MetricsWriterOptions {
   now?: () => number
 }
 
+/** Appends rows to metrics.jsonl. */
 export class MetricsWriter {
   readonly #path: string
   #fd: number

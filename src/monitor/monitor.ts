@@ -41,6 +41,7 @@ interface FinishedStep {
   metrics: Metrics
 }
 
+/** Writes, prints and watches the steps of one run. */
 export class Monitor {
   readonly folder: RunFolder
   readonly progress = new Progress()

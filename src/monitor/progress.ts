@@ -36,6 +36,7 @@ export interface Wait {
   done(): void
 }
 
+/** The current waits of a run. */
 export class Progress {
   // In order of their start; a wait is in the set from `wait` until `done` or its limit.
   readonly #waits = new Set<Wait>()

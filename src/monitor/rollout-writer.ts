@@ -11,6 +11,7 @@ import type { RunFolder } from './run-folder.ts'
 
 export type Split = 'train' | 'eval'
 
+/** A line of rollouts/step_N.jsonl. */
 export interface RolloutRow {
   example_id: number
   prompt: Message[]
@@ -38,6 +39,7 @@ export interface RolloutRow {
   step: number
 }
 
+/** A line of rollouts/step_N.tokens.jsonl. */
 export interface TokensRow {
   step: number
   split: Split

@@ -7,6 +7,7 @@ import { appendRows, openForAppend } from './files.ts'
 /** Track, name, start and end in seconds since the step began, the step that it was for, details. */
 type SpanCells = [string, string, number, number, number, Record<string, string | number | boolean | null>?]
 
+/** A line of logs/timeline.jsonl. */
 export interface TimelineRow {
   step: number
   /** Seconds since 1970. */
@@ -31,6 +32,7 @@ interface TimelineWriterOptions {
 /** Shorter parts of a step than this are too small to see. */
 const unseen = 0.001
 
+/** Appends the lines of steps to logs/timeline.jsonl. */
 export class TimelineWriter {
   readonly #options: TimelineWriterOptions
   #fd: number | undefined

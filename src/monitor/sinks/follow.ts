@@ -194,7 +194,7 @@ function rowOf(line: string): MetricsRow | undefined {
   }
 }
 
-/** Up to so many complete rows from a byte offset on, and the offset after the last of them. */
+/** Up to `most` complete rows from a byte offset on, the offset after the last of them, and a hash of its line. */
 function rowsFrom(file: string, from: number, most: number): { rows: MetricsRow[]; offset: number; last: string } {
   const rows: MetricsRow[] = []
   let [offset, last] = [from, '']

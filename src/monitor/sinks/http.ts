@@ -22,6 +22,7 @@ export async function postJson<T>(
   return (text === '' ? {} : JSON.parse(text)) as T
 }
 
+/** A response with an error status. */
 export class HttpError extends Error {
   readonly status: number
   constructor(status: number, message: string) {

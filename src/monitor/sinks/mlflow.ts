@@ -75,7 +75,10 @@ class MlflowSink implements Sink {
     if (this.#ready) await this.#call('runs/update', { run_id: this.#id, status, end_time: Date.now() }, signal)
   }
 
-  /** Finds the metrics that the server refuses while it accepts others, and leaves them out from now on: otherwise it would refuse every batch. */
+  /**
+   * Finds the metrics that the server refuses while it accepts others, and leaves them out from now on: otherwise it would refuse every batch with
+   * them.
+   */
   async #logEach(metrics: readonly Metric[], why: Error, signal: AbortSignal): Promise<void> {
     const refused: string[] = []
     for (const metric of metrics) {

@@ -76,6 +76,7 @@ function canRedraw(stream: ConsoleStream, env: NodeJS.ProcessEnv): boolean {
   return stream.isTTY === true && stream.columns !== 0 && stream.rows !== 0 && env.TERM !== 'dumb'
 }
 
+/** Prints the lines of a run and, where the terminal allows it, the panel below them. */
 export class RunConsole {
   readonly #o: Required<Pick<ConsoleOptions, 'linesEvery' | 'samplesEvery' | 'samplesCount' | 'longWaitMs'>> &
     Omit<ConsoleOptions, 'history'>

@@ -31,6 +31,7 @@ export function inForeground(): boolean {
   }
 }
 
+/** Reads single keys from a terminal, and restores its settings. */
 export class Keys {
   readonly #stream: NodeJS.ReadStream
   readonly #onKey: (key: string) => void

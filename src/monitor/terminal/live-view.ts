@@ -37,6 +37,7 @@ const SHORT_KEYS = 's samples  l legend  p hide  q stop'
 /** The keys of supervised training. */
 const withoutSamples = (keys: string): string => keys.replace(/^s samples +/, '')
 
+/** Holds the state of the panel, and answers its keys. */
 export class LiveView {
   readonly #o: ViewOptions
   readonly #keys: Keys | undefined

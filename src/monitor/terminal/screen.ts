@@ -8,6 +8,7 @@ import { textWidth } from './text-width.ts'
 
 type Write = ConsoleStream['write']
 
+/** Draws the live lines, and puts other output above them. */
 export class LiveScreen {
   readonly #stream: ConsoleStream
   readonly #live: ReturnType<typeof createLogUpdate>

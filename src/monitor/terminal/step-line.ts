@@ -95,7 +95,10 @@ function fitted(all: readonly { rank: number; text: string }[], width: number): 
   return whole()
 }
 
-/** The line of an evaluation, with pass@k from k = 2 on: `eval before training | short-answers reward 0.28 | solved 12% | truncated 40% | 17 tokens | 8.1s` */
+/**
+ * The line of an evaluation, with pass@k from k = 2 on: `eval before training | short-answers reward 0.28 | solved 12% | truncated 40% | 17 tokens
+ * | 8.1s`
+ */
 export function evalLine(when: string, metrics: Metrics, seconds?: number, paint: Paint = plain): string {
   const parts = [`eval ${when}`]
   for (const [key, value] of Object.entries(metrics)) {

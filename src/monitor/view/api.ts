@@ -30,6 +30,7 @@ interface ApiParts {
 
 const sorts = ['step', '-step', 'reward', '-reward', 'tokens', '-tokens', 'advantage', '-advantage'] as const
 
+/** Adds the routes to the server. */
 export function addApi(app: Hono, parts: ApiParts): void {
   const { runs, events, searchMs } = parts
   const rollouts = new Rollouts()

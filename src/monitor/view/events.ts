@@ -15,6 +15,7 @@ type Tell = (event: ViewEvent, at: number) => void
 /** By how many milliseconds a file's time may be earlier than the clock at its writing. */
 const clockMs = 100
 
+/** Looks at the files of all runs at intervals, and reports changes to its listeners. */
 export class Events {
   readonly #runs: Runs
   readonly #everyMs: number

@@ -13,6 +13,7 @@ interface Kept {
   answer: KernelsAnswer
 }
 
+/** Answers for the page of kernels; each run's answer is kept until its files change. */
 export class Kernels {
   readonly #kept = new Map<string, Kept>()
 

@@ -14,7 +14,7 @@ export interface TokenBytes {
   bytes: (id: number) => Uint8Array | null
 }
 
-/** null where there is no such step or row. */
+/** Reads one rollout with its tokens, turns and group; null if the step or the row does not exist. */
 export async function rolloutDetails(
   run: Run,
   rollouts: Rollouts,

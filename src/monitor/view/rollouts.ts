@@ -48,6 +48,7 @@ class TokensFile extends GrowingFile {
   }
 }
 
+/** Reads, caches and searches the rollouts of all runs. */
 export class Rollouts {
   readonly #files = new Cache<RolloutFile>(mostSummaries, (file) => file.summaries.length)
   readonly #tokens = new Cache<TokensFile>(mostSummaries * 10, (file) => file.starts.length)

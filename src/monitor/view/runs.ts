@@ -25,6 +25,7 @@ interface Known {
   summary: RunSummary
 }
 
+/** One run folder. */
 export class Run {
   readonly id: string
   readonly path: string
@@ -57,6 +58,7 @@ export class Run {
   }
 }
 
+/** All runs below a folder. */
 export class Runs {
   readonly root: string
   #runs = new Map<string, Run>()

@@ -35,6 +35,7 @@ interface StaticFile {
 
 const pageFolder = fileURLToPath(new URL('page/', import.meta.url))
 
+/** The files of the page by request path. */
 export class StaticFiles {
   /** File paths by request path. */
   readonly #paths = new Map<string, string>()

@@ -3,6 +3,7 @@ import type { TimelineRow } from '../timeline-writer.ts'
 import { GrowingFile, rowAt } from './lines.ts'
 import type { TimelineAnswer, TimelineSpan } from './types.ts'
 
+/** An index of the file, which finds the line of a step. */
 export class TimelineFile extends GrowingFile {
   /** The offset of each step's line; of a step that was repeated after a resume, the last one. */
   readonly starts = new Map<number, number>()

@@ -10,8 +10,8 @@
  *   GET /api/runs/:id/kernels              KernelsAnswer
  *   GET /api/compare?runs=a,b              CompareAnswer
  *   GET /api/glossary?keys=a,b             Record<string, GlossaryEntry> (without keys: every name of the table, patterns such as <env> included)
- *   GET /api/events?age=                   Server-Sent Events: ViewEvent as `data`, with a time as `id`, and a comment every 15 s; begins with the changes of
- *                                          the last `age` ms, or since the time in Last-Event-ID
+ *   GET /api/events?age=                   Server-Sent Events: ViewEvent as `data`, with a time as `id`, and a comment every 15 s; begins with
+ *                                          the changes of the last `age` ms, or since the time in Last-Event-ID
  *
  * `:id` is the run's id through encodeURIComponent (slashes as %2F); in lists (`runs=`) each id is encoded before they are joined by commas.
  * Every error is { error: { message } } with a status of 4xx or 5xx.

@@ -26,7 +26,10 @@ export async function get(path, signal) {
   return body
 }
 
-/** The API path of a part of a run. @param {string} id @param {string} [rest] @param {Record<string, string | number | boolean | null | undefined>} [query] */
+/**
+ * The API path of a part of a run.
+ * @param {string} id @param {string} [rest] @param {Record<string, string | number | boolean | null | undefined>} [query]
+ */
 export function runPath(id, rest = '', query = {}) {
   const list = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== '')
   const text = new URLSearchParams(list.map(([key, value]) => [key, String(value)])).toString()

@@ -146,7 +146,10 @@ export function Chart({ metric, lines, entry, axis, smooth, log, sync, open }) {
   </figure>`
 }
 
-/** @param {{ at: { x: number, left: number }, values: { run: RunLine, y: number, step: number }[], axis: import('./series.js').Axis, width: number }} props */
+/**
+ * @param {{ at: { x: number, left: number }, values: { run: RunLine, y: number, step: number }[],
+ *   axis: import('./series.js').Axis, width: number }} props
+ */
 function Tip({ at, values, axis, width }) {
   const left = at.left + LEFT_AXIS
   const side = left > width / 2 ? { right: `${Math.max(0, width - left + 12)}px` } : { left: `${left + 12}px` }

@@ -177,7 +177,10 @@ function Search({ runs, run, params, details }) {
   </form>`
 }
 
-/** The choices of a field and its current value, which an address may name although it is not a choice. @param {string[] | undefined} list @param {string | undefined} own */
+/**
+ * The choices of a field and its current value, which an address may name although it is not a choice.
+ * @param {string[] | undefined} list @param {string | undefined} own
+ */
 const withOwn = (list = [], own) => (own && !list.includes(own) ? [own, ...list] : list)
 
 /**
@@ -198,7 +201,11 @@ function NumberField({ label, value, pick }) {
   /></label>`
 }
 
-/** The visible rows, and a few more above and below. @param {{ total: number, list: ReturnType<typeof useRollouts>, selected: number, moves: number, open: (i: number) => void, current: string | undefined }} props */
+/**
+ * The visible rows, and a few more above and below.
+ * @param {{ total: number, list: ReturnType<typeof useRollouts>, selected: number, moves: number, open: (i: number) => void,
+ *   current: string | undefined }} props
+ */
 function VirtualList({ total, list, selected, moves, open, current }) {
   const ref = useRef(/** @type {HTMLUListElement | null} */ (null))
   const [top, setTop] = useState(0)

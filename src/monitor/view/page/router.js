@@ -52,7 +52,10 @@ export function href(view, params = {}) {
   return `#/${view}${query ? `?${query}` : ''}`
 }
 
-/** The address of another view with the same runs and step, and more parameters. @param {string} view @param {Record<string, string | number | null | undefined>} [more] */
+/**
+ * The address of another view with the same runs and step, and more parameters.
+ * @param {string} view @param {Record<string, string | number | null | undefined>} [more]
+ */
 export function hrefFrom(view, more = {}) {
   const { params } = readPlace()
   const kept = Object.fromEntries(SHARED.flatMap((key) => (params[key] ? [[key, params[key]]] : [])))
@@ -72,7 +75,10 @@ export function go(hash, replace = false) {
   for (const follower of followers) follower()
 }
 
-/** Changes parameters of the view that is open; null or '' takes one away. @param {Record<string, string | number | null | undefined>} changes @param {boolean} [keep] with an entry in the history */
+/**
+ * Changes parameters of the view that is open; null or '' takes one away.
+ * @param {Record<string, string | number | null | undefined>} changes @param {boolean} [keep] with an entry in the history
+ */
 export function setParams(changes, keep = false) {
   const { view, params } = readPlace()
   go(href(view, { ...params, ...changes }), !keep)

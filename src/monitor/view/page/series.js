@@ -91,7 +91,10 @@ export function roomy(low, high) {
   return [low >= 0 && low < span * 0.1 ? 0 : low - span * 0.06, high + span * 0.06]
 }
 
-/** Bounds of a logarithmic axis: whole powers of ten, at least one. @param {number | null} low @param {number | null} high @returns {[number, number]} */
+/**
+ * Bounds of a logarithmic axis: whole powers of ten, at least one.
+ * @param {number | null} low @param {number | null} high @returns {[number, number]}
+ */
 export function decades(low, high) {
   if (low === null || high === null || !(low > 0)) return [0.1, 1]
   const [first, last] = [Math.floor(Math.log10(low) + 1e-9), Math.ceil(Math.log10(high) - 1e-9)]

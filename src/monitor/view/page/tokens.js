@@ -129,7 +129,10 @@ export function Tokens({ tokens, turns, mode }) {
   </div>`
 }
 
-/** Each part of a turn that is of one kind, with its tokens. @param {ViewToken[]} tokens @param {ViewTurn[]} turns @param {typeof MODES[number]} now @param {number} most */
+/**
+ * Each part of a turn that is of one kind, with its tokens.
+ * @param {ViewToken[]} tokens @param {ViewTurn[]} turns @param {typeof MODES[number]} now @param {number} most
+ */
 function piecesOf(tokens, turns, now, most) {
   const scale = tokens.reduce((top, { advantage }) => Math.max(top, Math.abs(advantage ?? 0)), 1e-9)
   const whole = { index: 0, parent: null, branch: true, first: 0, sampledFirst: tokens.length, end: tokens.length, logprob: null }

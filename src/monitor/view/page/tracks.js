@@ -129,7 +129,10 @@ export function Tracks({ spans, opened, toggle, from, to, width, label, at, pick
   </div>`
 }
 
-/** The number of spans at once over time, as the path of an SVG area. @param {Row & { top: number }} row @param {(t: number) => number} px @param {number} from @param {number} to */
+/**
+ * The number of spans at once over time, as the path of an SVG area.
+ * @param {Row & { top: number }} row @param {(t: number) => number} px @param {number} from @param {number} to
+ */
 function areaOf(row, px, from, to) {
   const base = row.top + 14 + AREA
   const y = (/** @type {number} */ n) => (base - (n / row.most) * AREA).toFixed(1)
