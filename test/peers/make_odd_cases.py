@@ -89,6 +89,7 @@ CASES = {
     # too large to commit, or variations
     'phi4-wide': case('phi3', 256, 304, 2, 2, 1, 499, dtype='f32', rank=12, targets=['qkv_proj'], original_max_position_embeddings=512,
                       rope=longrope(48, partial_rotary_factor=0.75, factor=8.0), lengths=(70, 2, 512, 5)),
+    'phi3-head-96': case('phi3', 192, 304, 1, 2, 2, 499, dtype='f32', targets=PHI3_TARGETS, sliding_window=262144, lengths=(70, 2, 200, 5)),
     'phi4-odd': case('phi3', 48, 72, 3, 3, 1, 131, rank=4, targets=['gate_up_proj'], original_max_position_embeddings=90, sliding_window=40,
                      rope=longrope(5, partial_rotary_factor=0.65, attention_factor=1.3), lengths=(90, 1, 33)),
     'lfm2-wide': case('lfm2', 72, 60, 5, 2, 2, 499, dtype='f32', head_dim=64, targets=[*SHORT_TARGETS, 'k_proj', 'w3'], conv_L_cache=5, block_auto_adjust_ff_dim=False,
