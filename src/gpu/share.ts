@@ -24,7 +24,8 @@ export class DeviceShare {
   #busy = 0
   /** Milliseconds that training is owed: its share of the engines' time, minus the time it got while they were busy. */
   #owed = 0
-  #waiting: (() => void) | undefined
+  /** Sections that wait for their turn: more than one where several batches are scored at the same time. */
+  readonly #waiting: (() => void)[] = []
 
   /** Called when an engine gets requests to run; followed by one call of `rest`. */
   work(): void {
@@ -34,14 +35,15 @@ export class DeviceShare {
   /** Called when an engine has no requests left. */
   rest(): void {
     this.#busy--
-    if (this.#busy === 0) this.#wake()
+    if (this.#busy > 0) return
+    for (const wake of this.#waiting.splice(0)) wake()
   }
 
   /** Called when an engine's step has ended, `ms` after it was sent or after the end of the step before it, whichever is later. */
   stepped(ms: number): void {
-    if (!this.#waiting) return
+    if (this.#waiting.length === 0) return
     this.#owed += ms * this.least
-    if (this.#owed > 0) this.#wake()
+    if (this.#owed > 0) this.#waiting.shift()!()
   }
 
   /** Whether no engine has requests to run. */
@@ -52,18 +54,13 @@ export class DeviceShare {
   /** Resolves when a section of training may be sent. */
   async turn(): Promise<void> {
     if (this.#busy === 0 || this.#owed > 0) return
-    await new Promise<void>((resolve) => (this.#waiting = resolve))
+    await new Promise<void>((resolve) => this.#waiting.push(resolve))
   }
 
   /** Called when a section of training has ended; it took `ms`. */
   trained(ms: number): void {
     if (this.#busy === 0) this.#owed = 0
     else this.#owed -= ms
-  }
-
-  #wake(): void {
-    this.#waiting?.()
-    this.#waiting = undefined
   }
 }
 

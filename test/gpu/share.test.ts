@@ -29,6 +29,20 @@ test('training waits while an engine has requests, and goes on when the last one
   expect(given).toBe(true)
 })
 
+test('several that wait all get their turn: one for each time that training is owed, and the others when the engines rest', async () => {
+  const share = new DeviceShare()
+  share.work()
+  const given: string[] = []
+  for (const who of ['a', 'b', 'c']) void share.turn().then(() => given.push(who))
+  share.stepped(10)
+  await turn()
+  expect(given).toEqual(['a'])
+  share.trained(10)
+  share.rest()
+  await turn()
+  expect(given).toEqual(['a', 'b', 'c'])
+})
+
 test.each([
   { step: 10, section: 10 },
   { step: 40, section: 5 },

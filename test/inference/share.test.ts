@@ -6,7 +6,7 @@ import type { TrainingSample } from '../../src/common/types.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { DeviceShare, evenShare } from '../../src/gpu/share.ts'
 import { loadDecoder } from '../../src/model/decoder/load.ts'
-import { accumulateGradients } from '../../src/trainer/gradients.ts'
+import { accumulateGradients, scoreSamples } from '../../src/trainer/gradients.ts'
 import { loadLoss } from '../../src/trainer/losses/index.ts'
 import { newModel } from '../../src/trainer/new-model.ts'
 import { seed, seedWords } from '../seed.ts'
@@ -120,5 +120,21 @@ test.each([
   expect(gpu.share.engines).toBe(0)
   expect(await submits(gradients)).toBe(whole)
   decoder.release()
+  gpu.close()
+})
+
+test('two models are scored at the same time beside an engine that works', async () => {
+  const gpu = await Gpu.open({ checks: true })
+  const decoders = [await loadDecoder(gpu, wide), await loadDecoder(gpu, wide, freshLora())]
+  const scores = () => Promise.all(decoders.map((decoder) => scoreSamples(decoder, samples, options)))
+  const alone = await scores()
+  const engine = engineOf(decoders[0])
+  const asked = samples.map(({ ids }, i) =>
+    engine.generate({ promptIds: [...ids.subarray(0, 20)], sampling: sampling({ seed: i, max_tokens: 30 }) }),
+  )
+  expect(await scores()).toEqual(alone)
+  await Promise.all(asked)
+  await engine.close()
+  for (const decoder of decoders) decoder.release()
   gpu.close()
 })
