@@ -32,7 +32,7 @@ describe.skipIf(none).each(['llama', 'qwen2', 'qwen3'])('%s on matrix units', (n
 })
 
 /** Those whose kernels of their own, or whose norms, the models above do not have. */
-describe.skipIf(none).each(['lfm2', 'granite', 'granite4', 'olmo2', 'olmo3'])('%s on matrix units', (name) => {
+describe.skipIf(none).each(['lfm2', 'granite', 'granite4', 'olmo2', 'olmo3', 'phi3', 'phi4'])('%s on matrix units', (name) => {
   test.each(['lora', 'full'] as const)('%s: log-probabilities to 1e-3, gradients to 1e-2', async (how) => {
     const dir = `${fixtures}odd/${name}`
     const odd = await openOddCase(dir)
