@@ -42,7 +42,7 @@ export const isDeadOutput = (error: unknown): boolean => isGoneReader(error) || 
 export async function saveAfter(step: number, save: () => Promise<void>, warn?: (line: string) => void): Promise<void> {
   try {
     await save()
-    warn?.(`an error ends the run; step ${step} is saved, and --resume goes on from there.`)
+    warn?.(`an error ends the run; step ${step} is saved, and --resume continues from there.`)
   } catch (error) {
     warn?.(`an error ends the run, and step ${step} cannot be saved either (${messageOf(error)}).`)
   }
@@ -64,14 +64,14 @@ export async function whenThereIsRoom<T>(
   for (let n = 0; ; n++) {
     try {
       const result = await work()
-      if (n > 0) say(`there is room on the disk again for ${what}: the run goes on.`)
+      if (n > 0) say(`there is room on the disk again for ${what}: the run continues.`)
       return result
     } catch (error) {
       if (!isFullDisk(error)) throw error
       const ms = pauseMs(n, pauses)
       if (n < 6 || n % 10 === 0)
         say(
-          `the disk is full: no room for ${what}. The run waits for room and tries again (next in ${ms / 1000} s); what was written before is whole. Ctrl-C twice ends it.`,
+          `the disk is full: no room for ${what}. The run waits for room and tries again (next in ${ms / 1000} s); everything written before is intact. Press Ctrl-C twice to end the run.`,
         )
       await sleep(ms)
     }

@@ -46,8 +46,9 @@ export async function fetchHubFile(
   const link = join(snapshot, entry.path)
   const hash = entry.lfs?.oid ?? entry.xetHash ?? entry.oid ?? ''
   // Path and hash come from the hub and are used in file names. They are checked so that nothing is written elsewhere.
-  if (!link.startsWith(snapshot + sep)) throw new Error(`its list names ${JSON.stringify(entry.path)} as a file`)
-  if (!/^\w+$/u.test(hash)) throw new Error(`its list has no hash of ${entry.path}`)
+  if (!link.startsWith(snapshot + sep))
+    throw new Error(`its list of files has the path ${JSON.stringify(entry.path)}, which is outside its folder`)
+  if (!/^\w+$/u.test(hash)) throw new Error(`its list of files has no hash for ${entry.path}`)
   const isWhole = (path: string) => stat(path).then(({ size }) => size === sizeOf(entry), () => false) // prettier-ignore
   if (await isWhole(link)) return link
   const blobs = join(repoFolder, 'blobs')
@@ -82,7 +83,7 @@ async function download(
   onBytes: (bytes: number) => void,
 ): Promise<void> {
   const blob = await open()
-  if (!blob) throw new Error(`it has no ${entry.path}, which its list names`)
+  if (!blob) throw new Error(`it has no ${entry.path}, although its list of files names it`)
   const sha256 = createHash('sha256')
   let bytes = 0
   await pipeline(
@@ -96,9 +97,9 @@ async function download(
     },
     createWriteStream(part, { flags: 'wx' }),
   )
-  if (bytes !== sizeOf(entry)) throw new Error(`${bytes} bytes of ${entry.path} came, and it has ${sizeOf(entry)}: try it again`)
+  if (bytes !== sizeOf(entry)) throw new Error(`received ${bytes} bytes of ${entry.path} instead of ${sizeOf(entry)}: try again`)
   if (entry.lfs && sha256.digest('hex') !== entry.lfs.oid)
-    throw new Error(`${entry.path} came damaged, its SHA-256 is not the one of the hub's list: try it again`)
+    throw new Error(`${entry.path} arrived damaged, its SHA-256 is not the one in the hub's list of files: try again`)
 }
 
 /** Removes incomplete downloads of processes of this machine that no longer run. */

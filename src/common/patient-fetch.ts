@@ -33,9 +33,9 @@ export async function patientFetch(...asked: Parameters<typeof fetch>): Promise<
     if (place === undefined || redirect === 'manual') return responseOf(incoming, method)
     incoming.destroy()
     if (redirect === 'error' || redirects === REDIRECTS)
-      throw new TypeError(`${url} redirects to ${place}${redirect === 'error' ? '' : `, after ${REDIRECTS} such answers`}`)
+      throw new TypeError(`${url} redirects to ${place}${redirect === 'error' ? '' : `, after ${REDIRECTS} redirects`}`)
     const next = new URL(place, url)
-    if (!/^https?:$/u.test(next.protocol)) throw new TypeError(`${url} redirects to ${place}, which is no web address`)
+    if (!/^https?:$/u.test(next.protocol)) throw new TypeError(`${url} redirects to ${place}, which is not an HTTP address`)
     if (next.origin !== new URL(url).origin) for (const name of SECRETS) headers.delete(name)
     if (statusCode === 303 ? method !== 'HEAD' : statusCode < 303 && method === 'POST') {
       method = 'GET'

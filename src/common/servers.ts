@@ -12,7 +12,7 @@ import { UserError } from './errors.ts'
 export async function listen(who: string, server: Server, host: string, port: number): Promise<void> {
   await new Promise<void>((resolve, reject) => {
     server.once('error', (error: NodeJS.ErrnoException) => {
-      const why = error.code === 'EADDRINUSE' ? 'something listens there already' : (error.code ?? error.message)
+      const why = error.code === 'EADDRINUSE' ? 'that address is in use already' : (error.code ?? error.message)
       reject(new UserError(`The ${who} can't listen on ${host}:${port}: ${why}. Choose another --port or --host.`))
     })
     server.listen({ host: host.replace(/^\[|\]$/g, ''), port }, resolve)

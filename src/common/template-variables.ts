@@ -12,7 +12,7 @@ export function variableProblem(variables: Record<string, unknown>): string | un
   const [name, text] = Object.entries(variables).find(isTruth) ?? []
   return (
     name &&
-    `chat_template_kwargs.${name} is ${JSON.stringify(text)}, a text, and no text is false. Write ${String(text).toLowerCase()}.`
+    `chat_template_kwargs.${name} is ${JSON.stringify(text)}, a string, and templates take every string that is not empty as true. Write ${String(text).toLowerCase()}.`
   )
 }
 
@@ -25,7 +25,7 @@ export function variablesOf(value: unknown, where: string): { variables?: Record
   if (value === undefined || value === null) return {}
   if (typeof value !== 'object' || Array.isArray(value))
     throw new UserError(
-      `${where}: its chat_template_kwargs must be an object, as {"enable_thinking": false}, found ${JSON.stringify(value)}.`,
+      `${where}: its chat_template_kwargs must be an object, such as {"enable_thinking": false}, found ${JSON.stringify(value)}.`,
     )
   // Parquet writes null if a row lacks a field that another row has.
   const variables = Object.fromEntries(Object.entries(value).filter(([, one]) => one !== null))

@@ -79,7 +79,7 @@ export class PolicyClient implements ChatClient {
     if (room < 1) {
       if (previous) throw new ContextFullError(`the conversation has ${count}, which fill max_seq_len (${maxSeqTokens})`)
       throw new Error(
-        `the prompt has ${count}, which leave no answer room in max_seq_len (${maxSeqTokens}); shorten it or raise that`,
+        `the prompt has ${count}, which leave no room for an answer within max_seq_len (${maxSeqTokens}); shorten the prompt or raise max_seq_len`,
       )
     }
     const drawn = sampling.max_tokens > room ? { ...sampling, max_tokens: room } : sampling

@@ -57,7 +57,7 @@ export function filesOfSplit(files: readonly string[], where: string, options: S
     const other = files.find((path) => mendOf(path))
     const local = existsSync(where)
     const mend = other === undefined ? '' : ` There is ${other}. ${mendOf(local ? join(where, other) : other)}.`
-    throw new UserError(`dataset ${where} has no files of rows (${tableEndings.join(', ')}).${mend}`)
+    throw new UserError(`dataset ${where} has no data files (${tableEndings.join(', ')}).${mend}`)
   }
   const subsets = [...new Set(tables.map(subsetOf).filter((name) => name !== ''))]
   const ofSubset = subset === undefined ? tables : tables.filter((path) => subsetOf(path) === subset)
@@ -74,7 +74,7 @@ export function filesOfSplit(files: readonly string[], where: string, options: S
   if (found.length === 0) {
     const there = [...new Set(ofSubset.flatMap((path) => wordsOf(path).filter((word) => splitNames.includes(word))))]
     throw new UserError(
-      `dataset ${where} has no split "${split}". It has ${there.join(', ') || `files without one: ${ofSubset.slice(0, 5).join(', ')}`}.`,
+      `dataset ${where} has no split "${split}". It has ${there.join(', ') || `only files that name no split: ${ofSubset.slice(0, 5).join(', ')}`}.`,
     )
   }
   const kinds = [...new Set(found.map(subsetOf))]
@@ -109,7 +109,7 @@ export async function splitOfHub(id: string, options: SplitOptions): Promise<str
   if (cached) return cached
   if (isOffline('HF_DATASETS_OFFLINE')) {
     throw new UserError(
-      `The dataset ${id} is not in the cache ${repoFolder}, and HF_HUB_OFFLINE forbids to fetch it. Unset that, or name a file or folder.`,
+      `The dataset ${id} is not in the cache ${repoFolder}, and HF_HUB_OFFLINE forbids downloading it. Unset that variable, or name a file or a folder.`,
     )
   }
   try {
@@ -117,7 +117,7 @@ export async function splitOfHub(id: string, options: SplitOptions): Promise<str
   } catch (error) {
     if (error instanceof UserError) throw error
     throw new UserError(
-      `The dataset ${id} could not be fetched from ${hubUrl()}: ${hubFailure(error, 'dataset')}. Name a file or a folder to do without a hub.`,
+      `The dataset ${id} could not be fetched from ${hubUrl()}: ${hubFailure(error, 'dataset')}. To work without the hub, name a file or a folder.`,
     )
   }
 }

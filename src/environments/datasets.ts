@@ -63,7 +63,7 @@ export async function loadRows(source: DatasetSource, options: DatasetOptions = 
     // Answers are grouped by example_id: two tasks with the same id would count as one task with twice as many answers.
     if (before !== undefined)
       throw new UserError(
-        `${where}: example_id ${row.exampleId} is that of ${before} too. Give each row its own, or leave the column out to count rows.`,
+        `${where}: example_id ${row.exampleId} is used by ${before} already. Give each row an id of its own, or leave the column out to number the rows.`,
       )
     places.set(row.exampleId, where)
     rows.push(row)
@@ -77,7 +77,7 @@ export async function loadRows(source: DatasetSource, options: DatasetOptions = 
     for await (const columns of items) {
       if (rows.length === MOST_MADE)
         throw new UserError(
-          `${name} gives more than ${MOST_MADE} rows. Is it a generator without end? Let it end after as many as are to be learned, or name a file.`,
+          `${name} yields more than ${MOST_MADE} rows. Is it an endless generator? Let it stop after as many rows as you want to train on, or name a file.`,
         )
       add({ where: `${name} row ${rows.length}`, columns: { ...columns } })
       mustBeJson(rows.at(-1)!, `${name} row ${rows.length - 1}`)
@@ -111,7 +111,9 @@ async function filesOf(stored: StoredDataset): Promise<string[]> {
   if (isFolder) return await splitOfFolder(path, stored)
   const idle = Object.entries({ split, subset, revision }).find(([, value]) => value !== undefined)
   if (idle)
-    throw new UserError(`dataset ${path} is one file, so ${idle[0]} has no meaning. Leave it out, or name a folder or a hub id.`)
+    throw new UserError(
+      `dataset ${path} is one file, so ${idle[0]} does not apply to it. Leave that out, or name a folder or a hub id.`,
+    )
   return [path]
 }
 
@@ -125,7 +127,7 @@ function renamed(columns: Record<string, unknown>, where: string, names: StoredD
   for (const [ours, theirs] of taken) {
     if (!(theirs in columns)) {
       throw new UserError(
-        `${where} has no column "${theirs}" to take as ${ours} (columns found: ${Object.keys(columns).join(', ')}).`,
+        `${where} has no column "${theirs}" to use as ${ours} (columns found: ${Object.keys(columns).join(', ')}).`,
       )
     }
     result[ours] = columns[theirs]
@@ -140,7 +142,7 @@ function toRow(columns: Record<string, unknown>, where: string, index: number, s
   const exampleId = columns.example_id ?? index
   if (typeof exampleId !== 'number' || !Number.isInteger(exampleId) || exampleId < 0) {
     throw new UserError(
-      `${where}: example_id is ${short(exampleId)}. It must be a whole number from 0 on; leave it out to count rows.`,
+      `${where}: example_id is ${short(exampleId)}. It must be a whole number of 0 or more; leave it out to number the rows.`,
     )
   }
   let prompt = toMessages(columns, where)
@@ -156,7 +158,7 @@ function toMessages(columns: Record<string, unknown>, where: string): Message[] 
   if (value === undefined || value === null) {
     const found = Object.keys(columns).join(', ') || 'none'
     throw new UserError(
-      `${where} has neither a prompt nor a question (columns found: ${found}). Rename the column that holds the task; that of a file may be named in the dataset's columns.`,
+      `${where} has neither a prompt nor a question (columns found: ${found}). Rename the column that holds the task, or, if the rows come from a file, name it under columns of the dataset.`,
     )
   }
   const column = columns.prompt === undefined || columns.prompt === null ? 'question' : 'prompt'

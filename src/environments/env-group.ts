@@ -59,7 +59,8 @@ export class EnvGroup implements Environment {
 
   #memberOf(info: Record<string, unknown>): EnvMember {
     const member = this.members.find(({ name }) => name === info.env_id)
-    if (!member) throw new Error(`the row's info.env_id is ${JSON.stringify(info.env_id)}, which no member is named`)
+    if (!member)
+      throw new Error(`the row's info.env_id is ${JSON.stringify(info.env_id)}, but no member of the group has that name`)
     return member
   }
 }

@@ -74,11 +74,11 @@ export class Judge {
   constructor(options: JudgeOptions) {
     this.#options = options
     const { concurrency = 16, retries = 4, timeoutSeconds = 60, maxRequests = 1 } = options
-    if (!options.model) throw new UserError('judge: no model is named. Give the name under which the endpoint serves it.')
+    if (!options.model) throw new UserError('judge: no model is given. Set model to the name under which the endpoint serves it.')
     // Without {response}, perhaps because of a typo, every answer would get the verdict on the first one.
     if (options.prompt !== undefined && !options.prompt.includes('{response}'))
       throw new UserError(
-        'judge: its prompt has no {response}, so it would judge all answers alike. Write {response} where the answer is to stand.',
+        'judge: its prompt has no {response}, so it would judge all answers alike. Write {response} where the answer belongs.',
       )
     if (!(concurrency >= 1 && retries >= 0 && timeoutSeconds > 0 && maxRequests >= 0)) {
       throw new UserError('judge: concurrency must be 1 or more, retries and maxRequests 0 or more, timeoutSeconds above 0.')
@@ -171,7 +171,7 @@ export class Judge {
     const apiKey = process.env[apiKeyVar]
     if (!apiKey && baseURL === undefined && !process.env.OPENAI_BASE_URL) {
       throw new UserError(
-        `judge: the environment variable ${apiKeyVar} holds no key for the default endpoint. Set it, or name a baseURL.`,
+        `judge: the environment variable ${apiKeyVar}, the API key for the default endpoint, is not set. Set it, or give a baseURL.`,
       )
     }
     return new Client({
@@ -190,13 +190,14 @@ export class Judge {
     const { status, name = '' } = error as { status?: number; name?: string }
     const kind = (error as object).constructor?.name ?? name
     if (kind === 'APIUserAbortError') return `${where}: the request was aborted`
-    if (kind === 'APIConnectionTimeoutError') return `${where} gave no reply within ${timeoutSeconds} s, ${retries + 1} times`
+    if (kind === 'APIConnectionTimeoutError')
+      return `${where} did not reply within ${timeoutSeconds} s, in ${retries + 1} attempts`
     if (error instanceof SyntaxError) return `${where} replied with something that is not JSON: ${messageOf(error)}`
     if (status === undefined) return `${where} cannot be reached (${causeOf(error)}). Is it running, and is baseURL right?`
     const said = messageOf(error).slice(0, 300)
-    if (status === 401 || status === 403) return `${where} refuses the key in ${apiKeyVar}: ${said}`
-    if (status === 404) return `${where} knows no such model or path: ${said}`
-    if (status === 429) return `${where} asks for fewer requests, after ${retries} retries: ${said}. Lower concurrency`
+    if (status === 401 || status === 403) return `${where} rejects the API key in ${apiKeyVar}: ${said}`
+    if (status === 404) return `${where} has no such model or path: ${said}`
+    if (status === 429) return `${where} still limits the rate of requests after ${retries} retries: ${said}. Lower concurrency`
     return `${where} failed: ${said}`
   }
 

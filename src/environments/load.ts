@@ -53,7 +53,7 @@ export function resolveEnvironment(id: string, options: LoadOptions = {}): strin
     // Ids on the Environments Hub are prefixed with their owner.
     const near = nearest(id, bundled) ?? bundled.find((name) => id.endsWith(`/${name}`))
     throw new UserError(
-      `environment ${id}: not found${near ? `; did you mean ${near}?` : '.'} Bundled: ${bundled.join(', ')}. Else give a path (./my_env.ts), an npm package that is installed, or, after 'bash ${SCRIPTS}/setup-verifiers.sh', an environment in Python.`,
+      `environment ${id}: not found${near ? `; did you mean ${near}?` : '.'} Bundled: ${bundled.join(', ')}. Otherwise give a path (./my_env.ts), an installed npm package, or, after 'bash ${SCRIPTS}/setup-verifiers.sh', an environment in Python.`,
     )
   }
 }
@@ -95,7 +95,9 @@ export async function loadEnvironment(
     return await loadPythonEnvironment(id, args, options)
   }
   if (options.kwargs !== undefined || options.workers !== undefined)
-    throw new UserError(`environment ${id}: extra_env_kwargs and num_workers are for environments in Python, which it is not.`)
+    throw new UserError(
+      `environment ${id}: extra_env_kwargs and num_workers apply only to environments in Python, and this is not one.`,
+    )
   const url = resolveEnvironment(id, options)
   hookResolve()
   const module = await attempt(id, fileURLToPath(url), 'failed to load', () => import(url) as Promise<Record<string, unknown>>)
@@ -133,7 +135,9 @@ function checked(id: string, made: unknown): Environment {
   // Answers are grouped by exampleId: rows without one would count as one task.
   const isRow = (row: Partial<Row> | undefined) => Array.isArray(row?.prompt) && Number.isInteger(row.exampleId) && !!row.info
   if (![...env.dataset, ...env.evalDataset].every(isRow))
-    throw wrong('a row that is not { exampleId, prompt: messages, answer, info }: loadRows makes such rows of texts')
+    throw wrong(
+      'a row that is not { exampleId, prompt: messages, answer, info }: loadRows makes such rows from questions or prompts',
+    )
   if (typeof env.rubric?.score !== 'function') throw wrong('no rubric')
   if (typeof env.rollout !== 'function') throw wrong('no rollout function')
   return env as Environment

@@ -74,9 +74,10 @@ export class TurnsEnv<Own extends object = Record<string, unknown>> extends Task
     super(options)
     const { maxTurns = 10, timeoutSeconds = Infinity } = options
     if (maxTurns !== -1 && !(Number.isInteger(maxTurns) && maxTurns > 0)) {
-      throw new Error(`environment ${options.id}: maxTurns is ${maxTurns}; it must be a whole number from 1 on, or -1`)
+      throw new Error(`environment ${options.id}: maxTurns is ${maxTurns}; it must be a whole number of 1 or more, or -1`)
     }
-    if (!(timeoutSeconds > 0)) throw new Error(`environment ${options.id}: timeoutSeconds is ${timeoutSeconds}, not above 0`)
+    if (!(timeoutSeconds > 0))
+      throw new Error(`environment ${options.id}: timeoutSeconds is ${timeoutSeconds}; it must be above 0`)
     this.maxTurns = maxTurns
     this.tools = options.toolDefinitions ?? []
     this.#options = options
@@ -160,7 +161,7 @@ function messagesOf(said: EnvResponse, name: string): Message[] {
   if (Array.isArray(list) && list.every(isMessage)) return list as Message[]
   const found = list === undefined ? 'undefined' : (JSON.stringify(list) ?? typeof list).slice(0, 80)
   throw new Error(
-    `the environment's ${name} must be a text, or a list of messages {role: ${ROLES.join('|')}, content: text}; it is ${found}`,
+    `the environment's ${name} must be text, or a list of messages {role: ${ROLES.join('|')}, content: text}; it is ${found}`,
   )
 }
 

@@ -7,7 +7,7 @@ export async function load<T>(name: string, importIt: () => Promise<T>): Promise
     return await importIt()
   } catch (error) {
     throw new UserError(
-      `The package ${name} is needed here and could not be loaded (${firstLine(messageOf(error))}). Run: npm install ${name}`,
+      `The package ${name} is needed here but could not be loaded (${firstLine(messageOf(error))}). Run: npm install ${name}`,
     )
   }
 }

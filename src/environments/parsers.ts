@@ -87,7 +87,7 @@ export class XMLParser extends Parser {
     this.#tags = fields.map((field) => (typeof field === 'string' ? [field] : field))
     const all = this.#tags.flat()
     for (const tag of all) {
-      if (!/^[A-Za-z_][\w-]*$/u.test(tag)) throw new Error(`XMLParser: "${tag}" is no tag name`)
+      if (!/^[A-Za-z_][\w-]*$/u.test(tag)) throw new Error(`XMLParser: "${tag}" is not a valid tag name`)
       if (all.indexOf(tag) !== all.lastIndexOf(tag)) throw new Error(`XMLParser: the tag "${tag}" is named twice`)
     }
     this.fieldNames = this.#tags.map(([name]) => name)

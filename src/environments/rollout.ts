@@ -289,7 +289,7 @@ function checked(draft: RolloutDraft): RolloutDraft {
     'promptIds, a list of numbers': Array.isArray(promptIds),
     'completion_tokens, three lists of numbers': completion_tokens && [ids, logprobs, versions].every(Array.isArray),
     'isTruncated, true or false': typeof isTruncated === 'boolean',
-    'stopCondition, a text': typeof stopCondition === 'string',
+    'stopCondition, a string': typeof stopCondition === 'string',
   }
   const missing = Object.entries(isThere).find(([, there]) => !there)
   if (missing)

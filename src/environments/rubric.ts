@@ -58,7 +58,7 @@ interface Entry<Run> {
 }
 
 /** The error of a rollout to which no reward function applies. */
-const NOTHING = 'no reward function applied: each gave null'
+const NOTHING = 'no reward function applied: each returned null'
 
 export class Rubric {
   readonly parser: Parser
@@ -72,10 +72,11 @@ export class Rubric {
     this.#entries = Object.entries(functions).map(([name, spec]) => entryOf<RewardFunction>(name, spec, timeoutSeconds))
     this.#group = Object.entries(group).map(([name, spec]) => entryOf<GroupRewardFunction>(name, spec, timeoutSeconds))
     const twice = Object.keys(group).find((name) => name in functions)
-    if (twice !== undefined) throw new Error(`rubric: "${twice}" is a function and a group function; give one another name`)
+    if (twice !== undefined)
+      throw new Error(`rubric: "${twice}" names both a function and a group function; give one of them another name`)
     if (![...this.#entries, ...this.#group].some((entry) => entry.weight !== 0)) {
       throw new Error(
-        'rubric: no function has a weight, so there is nothing to train on; give at least one a weight other than 0',
+        'rubric: no function has a weight other than 0, so there is nothing to train on; give at least one function such a weight',
       )
     }
   }
@@ -212,8 +213,10 @@ function entryOf<Run>(
   const given = typeof spec === 'function' ? { reward: spec as Run } : (spec as Partial<Entry<Run>>)
   const entry = { weight: 1, timeoutSeconds, ...given, name } as Entry<Run>
   if (typeof entry.reward !== 'function') throw new Error(`rubric: "${name}" has no reward function`)
-  if (!Number.isFinite(entry.weight)) throw new Error(`rubric: the weight of "${name}" is ${entry.weight}, not a finite number`)
-  if (!(entry.timeoutSeconds > 0)) throw new Error(`rubric: the time limit of "${name}" is ${entry.timeoutSeconds}, not above 0`)
+  if (!Number.isFinite(entry.weight))
+    throw new Error(`rubric: the weight of "${name}" is ${entry.weight}; it must be a finite number`)
+  if (!(entry.timeoutSeconds > 0))
+    throw new Error(`rubric: the time limit of "${name}" is ${entry.timeoutSeconds}; it must be above 0`)
   return entry
 }
 
@@ -270,7 +273,7 @@ async function limited<T>(
 
 function checked(what: string, value: unknown): number | null {
   if (value === null || (typeof value === 'number' && Number.isFinite(value))) return value
-  throw new Error(`${what} returned ${show(value)}; return a finite number, or null where it does not apply`)
+  throw new Error(`${what} returned ${show(value)}; return a finite number, or null if it does not apply`)
 }
 
 /** What reward functions see of a rollout, except the signal. */

@@ -37,7 +37,7 @@ export async function readTable(path: string, options: TableOptions = {}): Promi
   if (ending === '.json') return await readJson(path, maxLineBytes)
   if (ending === '.parquet') return await readParquet(path)
   throw new UserError(
-    `dataset ${path}: cannot read "${ending || 'a file without ending'}". ${mendOf(path) ?? `Use one of ${tableEndings.join(', ')}`}.`,
+    `dataset ${path}: cannot read ${ending === '' ? 'a file without an extension' : `"${ending}"`}. ${mendOf(path) ?? `Use one of ${tableEndings.join(', ')}`}.`,
   )
 }
 
@@ -45,7 +45,7 @@ export async function readTable(path: string, options: TableOptions = {}): Promi
 export function mendOf(path: string): string | undefined {
   const ending = extname(path).toLowerCase()
   if (/^\.(?:gz|zst|zip|bz2|xz|7z|tar|tgz)$/u.test(ending)) return 'Unpack it first'
-  if (ending === '.arrow') return 'Write it with to_parquet() or push it to the hub'
+  if (ending === '.arrow') return 'Convert it with to_parquet(), or push it to the hub'
   if (ending !== '.csv' && ending !== '.tsv') return undefined
   const how = ending === '.tsv' ? ", delimiter='\\t'" : ''
   const read = `csv.DictReader(open(sys.argv[1], encoding='utf-8-sig', newline='')${how})`
@@ -53,7 +53,7 @@ export function mendOf(path: string): string | undefined {
   // The name that python.org's installer uses on Windows. The script writes the file itself, as `>` in PowerShell 5 would write UTF-16.
   const python = process.platform === 'win32' ? 'python' : 'python3'
   const write = `open(sys.argv[2], 'w').writelines(json.dumps(row) + '\\n' for row in ${read})`
-  return `Make JSON lines of it with ${python} -c "import csv, json, sys; ${write}" ${from} ${to} and name those`
+  return `Convert it to JSON lines with ${python} -c "import csv, json, sys; ${write}" ${from} ${to} and name the new file`
 }
 
 async function readJsonLines(path: string, maxLineBytes: number): Promise<TableRow[]> {
@@ -77,7 +77,7 @@ async function* lines(path: string, maxLineBytes: number): AsyncGenerator<Uint8A
     length += part.length
     if (length > maxLineBytes) {
       throw new UserError(
-        `${path}:${count + 1} is longer than ${maxLineBytes} bytes. One JSON object a line is expected; is this a .json file?`,
+        `${path}:${count + 1} is longer than ${maxLineBytes} bytes. One JSON object per line is expected; is this a .json file?`,
       )
     }
     parts.push(part)
@@ -108,7 +108,9 @@ async function readJson(path: string, maxLineBytes: number): Promise<TableRow[]>
     throw notJson(path, error)
   }
   if (!Array.isArray(value))
-    throw new UserError(`${path}: expected an array of objects, one a task. For one object a line, name the file .jsonl.`)
+    throw new UserError(
+      `${path}: expected an array of objects, one per task. If it has one object per line, name the file .jsonl.`,
+    )
   return value.map((item, i) => {
     const where = `${path} row ${i}`
     return { where, columns: asColumns(item, where) }
@@ -125,7 +127,7 @@ async function readParquet(path: string): Promise<TableRow[]> {
   try {
     objects = await parquetReadObjects({ file: await asyncBufferFromFile(path), compressors })
   } catch (error) {
-    throw new UserError(`${path}: not a parquet file that can be read (${messageOf(error)}). Is it cut off?`)
+    throw new UserError(`${path}: cannot be read as a parquet file (${messageOf(error)}). Is it truncated?`)
   }
   return objects.map((columns, i) => ({ where: `${path} row ${i}`, columns: plain(columns) as Record<string, unknown> }))
 }
@@ -152,7 +154,7 @@ function unread(where: string, error: unknown): UserError {
   const { code } = error as NodeJS.ErrnoException
   const isLarge = code === 'ERR_FS_FILE_TOO_LARGE' || code === 'ERR_STRING_TOO_LONG'
   return new UserError(
-    `${where} ${isLarge ? 'is too large to be read at once. Write one object a line, and name the file .jsonl.' : `cannot be read: ${messageOf(error)}.`}`,
+    `${where} ${isLarge ? 'is too large to be read at once. Write one object per line, and name the file .jsonl.' : `cannot be read: ${messageOf(error)}.`}`,
   )
 }
 

@@ -52,7 +52,7 @@ export function tool<Shape extends z.ZodRawShape>(options: {
 /** The definition of a tool for the model, without the arguments named in `hidden`. Throws for a name or schema that cannot be shown. */
 export function definitionOf(one: Tool, hidden: readonly string[] = []): ToolDefinition {
   const { name, description } = one
-  if (!/^[\w-]{1,64}$/u.test(name)) throw new Error(`tool "${name}": a name has letters, digits, - and _, at most 64`)
+  if (!/^[\w-]{1,64}$/u.test(name)) throw new Error(`tool "${name}": a name must have 1 to 64 letters, digits, - and _`)
   const { $schema: _, ...schema } = isZod(one.parameters) ? jsonSchemaOf(name, one.parameters) : one.parameters
   const properties = { ...(schema.properties as Record<string, unknown> | undefined) }
   for (const key of hidden) {
@@ -69,7 +69,9 @@ function jsonSchemaOf(name: string, parameters: z.ZodObject) {
   try {
     return z.toJSONSchema(parameters, { io: 'input' })
   } catch (error) {
-    throw new Error(`tool "${name}": no model can be shown its parameters (${messageOf(error)}); take what JSON has a word for`)
+    throw new Error(
+      `tool "${name}": its parameters cannot be written as a JSON schema for the model (${messageOf(error)}); use types that JSON has`,
+    )
   }
 }
 

@@ -195,14 +195,14 @@ function open(adapter: GPUAdapter, label: string): Promise<GPUDevice> {
 
 function noAdapter(name: string | undefined): string {
   const backend = process.env.DAWN_RL_BACKEND
-  const seen = `'${CLI} doctor' lists those that are here.`
+  const seen = `'${CLI} doctor' lists the adapters of this machine.`
   if (name)
     return `No WebGPU adapter has '${name}' in its name (DAWN_RL_ADAPTER${backend ? `, through ${backend}` : ''}). ${seen}`
-  if (backend) return `No WebGPU adapter was found through ${backend} (DAWN_RL_BACKEND). Leave that out: ${seen}`
+  if (backend) return `No WebGPU adapter was found through ${backend} (DAWN_RL_BACKEND). Unset it; ${seen}`
   // The script installs drivers for Linux only.
   const mend =
     process.platform === 'linux'
-      ? `Run 'bash ${SCRIPTS}/setup.sh' to install a software one, or '${CLI} doctor' to see why.`
+      ? `Run 'bash ${SCRIPTS}/setup.sh' to install a software adapter, or '${CLI} doctor' to see why.`
       : `Update the graphics driver, or run '${CLI} doctor' to see why.`
   return `No WebGPU adapter was found on this machine. ${mend}`
 }
@@ -220,9 +220,9 @@ function subgroupsOf(info: GPUAdapterInfo, features: Set<string>): Pick<GpuFacts
   if (features.has(sizeFeature) && size >= least && size <= most && Number.isInteger(Math.log2(size)))
     return { subgroupSize: size, sizedSubgroups: true }
   const has = least === most ? `${least} lanes` : `${least} to ${most} lanes, in powers of two`
-  const why = features.has(sizeFeature) ? `have ${has}` : 'have as many lanes as its driver likes'
+  const why = features.has(sizeFeature) ? `have ${has}` : 'have a number of lanes that its driver chooses'
   throw new UserError(
-    `DAWN_RL_SUBGROUPS=${asked}: this adapter's subgroups ${why}. Leave it out; 0 is for kernels without subgroups.`,
+    `DAWN_RL_SUBGROUPS=${asked}: this adapter's subgroups ${why}. Unset it, or set it to 0 for kernels without subgroups.`,
   )
 }
 

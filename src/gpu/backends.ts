@@ -17,7 +17,7 @@ export function backendsOf(
   asked = process.env.DAWN_RL_BACKEND,
 ): (string | undefined)[] {
   if (asked && !BACKENDS.includes(asked))
-    throw new UserError(`DAWN_RL_BACKEND=${asked}: it takes ${BACKENDS.join(', ')}, or is left out.`)
+    throw new UserError(`DAWN_RL_BACKEND=${asked} is not supported: set it to one of ${BACKENDS.join(', ')}, or unset it.`)
   if (asked) return [asked]
   return platform === 'win32' ? ['vulkan', 'd3d12'] : [undefined]
 }

@@ -63,7 +63,7 @@ export class DeviceErrors {
     try {
       await promise
     } catch (error) {
-      throw this.#error ?? new GpuError(`the GPU device does not answer: ${messageOf(error)}`)
+      throw this.#error ?? new GpuError(`the GPU device does not respond: ${messageOf(error)}`)
     }
     this.throwIfAny()
   }

@@ -158,7 +158,7 @@ export class Gpu {
   #open(count: Count, put: (value: number) => void): void {
     if (typeof count === 'number') return
     if (!this.#recording)
-      throw new GpuError(`'${count.variable.name}' has no number yet: only a plan that is recorded leaves counts open`)
+      throw new GpuError(`'${count.variable.name}' has no value yet: counts may be left open only while a plan is recorded`)
     this.#recording.openings.add(count, put)
   }
 
@@ -283,7 +283,7 @@ export class Gpu {
    * @throws GpuError for a value that is missing, or larger than the capacity for which the plan was recorded
    */
   replay(plan: Plan, values: Record<string, number> = {}, section?: number): void {
-    if (this.#recording) throw new GpuError('a plan that is being recorded cannot hold another')
+    if (this.#recording) throw new GpuError('a plan that is being recorded cannot contain another plan')
     const { commands, cuts, openings } = plan
     this.epoch++
     if (!section) {
@@ -339,7 +339,7 @@ export class Gpu {
   async read(source: GpuBuffer | BufferRange, wait: string | WaitFor = 'read'): Promise<ArrayBuffer> {
     // The recording's second run will throw.
     if (this.#tracing) return new Promise(() => {})
-    if (this.#recording) throw new GpuError('a plan that is being recorded has not run: nothing can be read back')
+    if (this.#recording) throw new GpuError('a plan that is being recorded has not run yet: nothing can be read back')
     const { buffer, offset, bytes } = rangeOf(source)
     this.#alive(buffer, 'read')
     const size = Math.ceil(bytes / 4) * 4
@@ -379,7 +379,7 @@ export class Gpu {
 
   /** With checks on: @throws GpuError if a released buffer is used */
   #alive(buffer: GpuBuffer, user: string): void {
-    if (this.checks && buffer.released) throw new GpuError(`${user} uses '${buffer.label}' after its release`)
+    if (this.checks && buffer.released) throw new GpuError(`${user} uses '${buffer.label}' after it was released`)
   }
 
   #push(command: Command): void {

@@ -33,7 +33,7 @@ class Openings {
     if (!known) this.variables.set(variable.name, { variable, places: [{ size, put }] })
     else if (known.variable.capacity === variable.capacity) known.places.push({ size, put })
     else
-      throw new GpuError(`a plan holds two capacities of '${variable.name}': ${known.variable.capacity} and ${variable.capacity}`)
+      throw new GpuError(`a plan uses two capacities of '${variable.name}': ${known.variable.capacity} and ${variable.capacity}`)
   }
 }
 
@@ -44,7 +44,7 @@ class Openings {
 export function fill(plan: Plan, values: Record<string, number>): void {
   for (const [name, { variable, places }] of plan.openings.variables) {
     const value = values[name]
-    if (value === undefined) throw new GpuError(`a plan is replayed without its '${name}'`)
+    if (value === undefined) throw new GpuError(`a plan is replayed without a value for '${name}'`)
     if (!(value <= variable.capacity)) throw new GpuError(`a plan for ${variable.capacity} '${name}' is replayed with ${value}`)
     for (const { size, put } of places) put(size.at(value))
   }

@@ -198,7 +198,7 @@ export class BufferPool {
     if (fits()) return
     const [asked, held, limit] = [bytes, this.bytesReserved, this.limitBytes].map((n) => `${(n / 2 ** 20).toPrecision(4)} MiB`)
     throw new GpuMemoryError(
-      `'${label}' needs ${asked} of GPU memory, and ${held} of the ${limit} that the run may fill are taken`,
+      `'${label}' needs ${asked} of GPU memory, but ${held} of the ${limit} that the run may use are taken`,
     )
   }
 

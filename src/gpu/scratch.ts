@@ -124,7 +124,7 @@ export class ScratchTrace {
   /** @throws GpuError if a piece was not given back, since its place could never be used again */
   end(): Piece[] {
     const kept = this.pieces.find(({ to }) => to === Infinity)
-    if (kept) throw new GpuError(`scratch '${kept.label}' of a plan is not given back while it is recorded`)
+    if (kept) throw new GpuError(`scratch '${kept.label}' of a plan was not given back while the plan was recorded`)
     return this.pieces
   }
 }
@@ -158,7 +158,7 @@ export class PlacedScratch {
   take(bytes: number, label: string): GpuBuffer {
     const buffer = this.#buffers[this.#next++]
     if (!buffer?.released || buffer.bytes !== roomOf(bytes, this.#least)) {
-      throw new GpuError(`a plan takes other scratch the second time it is run: '${label}'`)
+      throw new GpuError(`a plan takes different scratch buffers the second time it is run: '${label}'`)
     }
     buffer.released = false
     buffer.label = label

@@ -127,7 +127,7 @@ const values = new Map<string, number>()
 
 function evaluate(expression: string, scope: Constants, where: string): number {
   const numeric = expression.replace(/[A-Za-z_]\w*/g, (name) => {
-    if (!(name in scope)) throw new Error(`${where}: '${name}' is no constant and no loop variable`)
+    if (!(name in scope)) throw new Error(`${where}: '${name}' is neither a constant nor a loop variable`)
     return String(scope[name])
   })
   const known = values.get(numeric)
@@ -173,7 +173,7 @@ export function paramsOf(source: string, kernel: string): { name: string; type: 
   const fields = body.replaceAll(/\/\/.*/g, '').split(',')
   const params = fields.map((field) => field.trim()).filter((field) => field !== '')
   if (params.length > mostParams)
-    throw new Error(`${kernel}: struct Params has ${params.length} fields; at most ${mostParams} are carried`)
+    throw new Error(`${kernel}: struct Params has ${params.length} fields; at most ${mostParams} are supported`)
   return params.map((field) => {
     const [, name, type] = /^(\w+)\s*:\s*(u32|i32|f32)$/.exec(field) ?? []
     if (!name) throw new Error(`${kernel}: struct Params has '${field}'; fields are u32, i32 or f32`)

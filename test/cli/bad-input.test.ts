@@ -71,7 +71,7 @@ describe('files', () => {
     cpSync(runs.path('tiny'), runs.path('cut'), { recursive: true })
     const whole = readFileSync(runs.path('tiny/model.safetensors'))
     runs.write('cut/model.safetensors', whole.subarray(0, whole.length - 100))
-    await refused(['--model.name', 'cut'], /^cut\/model\.safetensors is not a whole safetensors file: .* the file ends at/)
+    await refused(['--model.name', 'cut'], /^cut\/model\.safetensors is not a complete safetensors file: .* the file ends at/)
   })
 
   test('a dtype that no weight has', async () => {
@@ -106,7 +106,7 @@ describe('files', () => {
     await adapter('other', 48)
     await refused(
       ['--model.adapter', 'other'],
-      /^The adapter other is for another model: .*q_proj\.lora_A has shape \[2, 48\], and tiny needs \[2, 32\]/,
+      /^The adapter other is for another model: .*q_proj\.lora_A has shape \[2, 48\], but tiny needs \[2, 32\]/,
     )
     await adapter('rank2', 32)
     await refused(

@@ -104,7 +104,9 @@ test(
     )
     const { code, stdout } = await evaluate(['./books.ts', '-m', 'tiny', '--split', 'train', '-n', '-1', '-r', '2', '-t', '6'])
     expect(code).toBe(1)
-    expect(stdout).toMatch(/The first: the prompt has more than \d{4} tokens, which leave no answer room in max_seq_len \(\d+\)/)
+    expect(stdout).toMatch(
+      /The first: the prompt has more than \d{4} tokens, which leave no room for an answer within max_seq_len \(\d+\)/,
+    )
   },
 )
 

@@ -87,7 +87,7 @@ test('a place that cannot be written is said, with what to do', () => {
   if (canLink) symlinkSync(join(folder, 'nowhere'), join(folder, 'link'))
   writeFileSync(join(folder, 'file'), '')
   for (const [out, message] of [
-    ...(canLink ? [['link', 'link is a link that leads nowhere. Remove it or name another place.']] : []),
+    ...(canLink ? [['link', 'link is a broken symbolic link. Remove it or name another path.']] : []),
     ['file/below', 'below cannot be written: EEXIST: file already exists, mkdir'],
   ]) {
     const words = ['merge', '--model', 'models/tiny', '--out', join(folder, out)]

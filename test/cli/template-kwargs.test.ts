@@ -141,14 +141,14 @@ test("a row's own, as TRL's column has them, stand over those of the run", { tim
   }).catch(() => {})
   expect(lines).toContain('  | <|user|>say 0<|end|><|assistant|>()')
   await expect(loadRows([{ ...row, chat_template_kwargs: 'off' as never }])).rejects.toThrow(
-    'dataset row 0: its chat_template_kwargs must be an object, as {"enable_thinking": false}, found "off".',
+    'dataset row 0: its chat_template_kwargs must be an object, such as {"enable_thinking": false}, found "off".',
   )
   // What a config may not hold, a row may not either.
   await expect(loadRows([{ ...row, chat_template_kwargs: { messages: [] } }])).rejects.toThrow(
     'dataset row 0: chat_template_kwargs.messages is set for every prompt anyway. Remove it.',
   )
   await expect(loadRows([{ ...row, chat_template_kwargs: { enable_thinking: 'false' } }])).rejects.toThrow(
-    'dataset row 0: chat_template_kwargs.enable_thinking is "false", a text, and no text is false. Write false.',
+    'dataset row 0: chat_template_kwargs.enable_thinking is "false", a string, and templates take every string that is not empty as true. Write false.',
   )
 })
 
@@ -160,5 +160,7 @@ test('env check shows the prompt that a run with them has', async () => {
     })
   await check(JSON.stringify(off))
   expect(lines).toContain('  | <|user|>say 0<|end|><|assistant|>()')
-  await expect(check('{"enable_thinking": "false"}')).rejects.toThrow('a text, and no text is false')
+  await expect(check('{"enable_thinking": "false"}')).rejects.toThrow(
+    'a string, and templates take every string that is not empty as true',
+  )
 })

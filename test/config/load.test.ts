@@ -160,7 +160,7 @@ stop = "x"
   expect(errorOf(() => load('@', path))).toMatchInlineSnapshot(`
     "21 mistakes in the config:
       bad.toml:2:1: max_steps is not a key at the top of a config. It belongs in [trainer.args].
-      bad.toml:4:1: environment revers-text: not found; did you mean reverse-text? Bundled: alphabet-sort, arithmetic, code-golf, math-word-problems, reverse-text, sentence-repeater, short-answers, tool-calculator, wordle. Else give a path (./my_env.ts), an npm package that is installed, or, after 'bash scripts/setup-verifiers.sh', an environment in Python.
+      bad.toml:4:1: environment revers-text: not found; did you mean reverse-text? Bundled: alphabet-sort, arithmetic, code-golf, math-word-problems, reverse-text, sentence-repeater, short-answers, tool-calculator, wordle. Otherwise give a path (./my_env.ts), an installed npm package, or, after 'bash scripts/setup-verifiers.sh', an environment in Python.
       bad.toml:6:1: inference.backend is "vlm"; it must be one of "embedded", "vllm". Did you mean "vllm"?
       bad.toml:7:1: sampling is not a table here: its keys go to [trainer.args], as max_tokens, learning_rate (for lr).
       bad.toml:11:1: trainer.gpus asks for several GPUs, but one process trains and generates on one GPU here: remove the key, and set DAWN_RL_ADAPTER to choose the GPU.
@@ -233,7 +233,7 @@ describe('one mistake is one sentence', () => {
     ['chat_template_kwargs = { tools = [] }', 'chat_template_kwargs.tools is set for every prompt anyway. Remove it.'],
     [
       'chat_template_kwargs = { enable_thinking = "False" }',
-      'enable_thinking is "False", a text, and no text is false. Write false.',
+      'enable_thinking is "False", a string, and templates take every string that is not empty as true. Write false.',
     ],
     ['enable_thinking = false', 'go in chat_template_kwargs, as { enable_thinking = false }'],
     ['temperature = 0', 'trainer.args.temperature is 0; it must be a number > 0.'],

@@ -58,8 +58,8 @@ describe('every config that ships', () => {
       // A clean checkout has no Python with verifiers: that is what one is told, and what to run.
       expect(() => load(['@', `configs/${name}`])).toThrow(
         isWindows
-          ? /is one of Python's, which need Linux or macOS\. Under Windows, run dawn-rl in WSL for them\./
-          : /is one of Python's, and there is no .venv-verifiers\. Run 'bash scripts\/setup-verifiers\.sh', or set python_path to /,
+          ? /is written in Python, and such environments need Linux or macOS\. On Windows, run dawn-rl in WSL\./
+          : /is written in Python, but there is no .venv-verifiers\. Run 'bash scripts\/setup-verifiers\.sh', or set python_path to /,
       )
       return
     }

@@ -38,12 +38,12 @@ describe('files of a split', () => {
     [gsm8k, {}, 'has several subsets. Name one of main, socratic as subset'],
     [gsm8k, { subset: 'mian' }, 'no subset "mian". It has main, socratic'],
     [gsm8k, { subset: 'main', split: 'validation' }, 'no split "validation". It has test, train'],
-    [['tasks.jsonl'], { split: 'test' }, 'no split "test". It has files without one: tasks.jsonl'],
-    [['README.md'], {}, 'no files of rows (.jsonl'],
+    [['tasks.jsonl'], { split: 'test' }, 'no split "test". It has only files that name no split: tasks.jsonl'],
+    [['README.md'], {}, 'no data files (.jsonl'],
     [
       ['train/data-00000.arrow', 'state.json'],
       {},
-      'There is train/data-00000.arrow. Write it with to_parquet() or push it to the hub.',
+      'There is train/data-00000.arrow. Convert it with to_parquet(), or push it to the hub.',
     ],
   ])('%j %j', (files, options, words) => {
     expect(() => split(files, options)).toThrow(words)
@@ -78,8 +78,8 @@ describe('a snapshot folder', () => {
     writeFileSync(both, `${JSON.stringify({ prompt: 'P', question: 'Q', answer: 'A' })}\n`)
     const [swapped] = await loadRows({ path: both, columns: { question: 'answer', answer: 'question' } })
     expect(swapped).toEqual({ exampleId: 0, prompt: [{ role: 'user', content: 'A' }], answer: 'Q', info: {} })
-    await expect(loadRows({ path: file, columns: { answer: 'result' } })).rejects.toThrow('no column "result" to take as answer (columns found: problem, solution, level)') // prettier-ignore
-    await expect(loadRows({ path: file, split: 'test' })).rejects.toThrow('is one file, so split has no meaning')
+    await expect(loadRows({ path: file, columns: { answer: 'result' } })).rejects.toThrow('no column "result" to use as answer (columns found: problem, solution, level)') // prettier-ignore
+    await expect(loadRows({ path: file, split: 'test' })).rejects.toThrow('is one file, so split does not apply to it')
   })
 })
 
@@ -100,7 +100,7 @@ describe('a hub id', () => {
     process.env.HF_HUB_OFFLINE = '1'
     expect(await loadRows({ path: 'owner/tiny', split: 'test' })).toEqual(rows)
     expect(hub.asked).toEqual([])
-    await expect(loadRows('owner/tiny')).rejects.toThrow('HF_HUB_OFFLINE forbids to fetch it')
+    await expect(loadRows('owner/tiny')).rejects.toThrow('HF_HUB_OFFLINE forbids downloading it')
     delete process.env.HF_HUB_OFFLINE
     expect(await loadRows('owner/tiny')).toEqual(
       await loadRows(fileURLToPath(new URL('fixtures/tasks.parquet', import.meta.url))),
@@ -119,6 +119,6 @@ describe('a hub id', () => {
     hub.use(join(folder, 'b'))
     await expect(loadRows('owner/other')).rejects.toThrow(/The dataset owner\/other could not be fetched from http:\S+: /)
     process.env.HF_ENDPOINT = 'http://127.0.0.1:9'
-    await expect(loadRows('owner/tiny')).rejects.toThrow('Name a file or a folder to do without a hub')
+    await expect(loadRows('owner/tiny')).rejects.toThrow('To work without the hub, name a file or a folder')
   })
 })

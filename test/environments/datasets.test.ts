@@ -111,7 +111,7 @@ describe('rows', () => {
     [
       'no prompt',
       { text: 'hi', label: 1 },
-      "dataset row 0 has neither a prompt nor a question (columns found: text, label). Rename the column that holds the task; that of a file may be named in the dataset's columns.",
+      'dataset row 0 has neither a prompt nor a question (columns found: text, label). Rename the column that holds the task, or, if the rows come from a file, name it under columns of the dataset.',
     ],
     ['no columns', {}, '(columns found: none)'],
     ['empty prompt', { prompt: ' ' }, 'dataset row 0: its prompt is empty.'],
@@ -152,14 +152,14 @@ describe('rows', () => {
   test('two rows of one example_id are refused: answers are gathered by it', async () => {
     const rows = [{ prompt: 'a', example_id: 1 }, { prompt: 'b' }]
     expect(await refusal(loadRows(rows))).toBe(
-      'dataset row 1: example_id 1 is that of dataset row 0 too. Give each row its own, or leave the column out to count rows.',
+      'dataset row 1: example_id 1 is used by dataset row 0 already. Give each row an id of its own, or leave the column out to number the rows.',
     )
   })
   test('a generator without end', async () => {
     const endless = function* () {
       for (;;) yield { question: 'q' }
     }
-    await expect(loadRows(endless)).rejects.toThrow('dataset gives more than 2000000 rows. Is it a generator without end?')
+    await expect(loadRows(endless)).rejects.toThrow('dataset yields more than 2000000 rows. Is it an endless generator?')
   })
   test('no rows at all', async () => {
     expect(await refusal(loadRows([], { name: 'evalDataset of environment x' }))).toBe(
@@ -225,11 +225,11 @@ describe('files', () => {
     ['object.json', '{"a": 1}', './object.json: expected an array of objects'],
     ['row.json', '[{"prompt": "x"}, 3]', './row.json row 1: expected an object like'],
     ['broken.json', '[', './broken.json: not valid JSON ('],
-    ['cut.parquet', 'PAR1 and then nothing', './cut.parquet: not a parquet file that can be read ('],
+    ['cut.parquet', 'PAR1 and then nothing', './cut.parquet: cannot be read as a parquet file ('],
     [
       'rows.csv',
       'a,b',
-      `dataset ./rows.csv: cannot read ".csv". Make JSON lines of it with ${isWindows ? 'python' : 'python3'} -c "`,
+      `dataset ./rows.csv: cannot read ".csv". Convert it to JSON lines with ${isWindows ? 'python' : 'python3'} -c "`,
     ],
     ['rows.jsonl.gz', 'x', 'dataset ./rows.jsonl.gz: cannot read ".gz". Unpack it first.'],
     ['rows.txt', 'x', 'dataset ./rows.txt: cannot read ".txt". Use one of .jsonl, .ndjson, .json, .parquet.'],
@@ -250,7 +250,7 @@ describe('files', () => {
       writeFileSync(path, `\ufeff${text}`)
       const made = path.replace(/\w+$/u, 'jsonl')
       for (const source of [path, dirname(path)]) {
-        const command = / (python3? .*) and name those\.$/u.exec(await refusal(loadRows(source)))![1]
+        const command = / (python3? .*) and name the new file\.$/u.exec(await refusal(loadRows(source)))![1]
         expect(command).not.toMatch(/ > /) // PowerShell 5 writes UTF-16 there
         execSync(command, { cwd: folder })
         const rows = await loadRows(made)
@@ -263,7 +263,7 @@ describe('files', () => {
     const path = file('large.json', '[')
     truncateSync(path, 3 * 2 ** 30) // takes no room on the disk
     expect(await refusal(loadRows(path))).toBe(
-      './large.json is too large to be read at once. Write one object a line, and name the file .jsonl.',
+      './large.json is too large to be read at once. Write one object per line, and name the file .jsonl.',
     )
     rmSync(path)
   })
@@ -272,7 +272,7 @@ describe('files', () => {
       'dataset ./none.jsonl: there is no such file. Check the path.',
     )
     expect(await refusal(loadRows(mkdtempSync(join(folder, 'empty-'))))).toContain(
-      'has no files of rows (.jsonl, .ndjson, .json, .parquet)',
+      'has no data files (.jsonl, .ndjson, .json, .parquet)',
     )
     expect(await refusal(readTable(folder))).toContain('is a folder')
     const path = file('cap.jsonl', `{"question": "a"}\n{"question": "${'b'.repeat(1000)}"}\n`)

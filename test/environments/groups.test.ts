@@ -35,7 +35,7 @@ describe('rubrics', () => {
     expect(await play(await all([none, length]), 'abc')).toMatchObject({ reward: 3, metrics: { none: null, length: 3 } })
     expect(await play(await all([none]), 'abc')).toMatchObject({
       reward: null,
-      error: 'no reward function applied: each gave null',
+      error: 'no reward function applied: each returned null',
     })
     const bad = new Rubric({ bad: () => Number.NaN })
     expect(await play(await all([bad, length]), 'abc')).toMatchObject({ reward: null, metrics: { length: 3 } })
@@ -47,7 +47,9 @@ describe('rubrics', () => {
   })
   test('two functions of one name are refused', () => {
     expect(() => new RubricGroup([length, length])).toThrow('two functions are named "length"')
-    expect(() => new Rubric({ a: () => 1 }, { group: { a: () => [1] } })).toThrow('"a" is a function and a group function')
+    expect(() => new Rubric({ a: () => 1 }, { group: { a: () => [1] } })).toThrow(
+      '"a" names both a function and a group function',
+    )
   })
 })
 
@@ -82,7 +84,7 @@ describe('group functions', () => {
       expect(scored.map((r) => [r.reward, r.error])).toEqual([[0, null], [1, null]]) // prettier-ignore
     }
     const watched = await saying('x', new Rubric(none, { group: { place: { reward: group.place, weight: 0 } } }))
-    expect(await play(watched, 'a')).toMatchObject({ reward: null, error: 'no reward function applied: each gave null' })
+    expect(await play(watched, 'a')).toMatchObject({ reward: null, error: 'no reward function applied: each returned null' })
   })
   test.each<[string, () => number[] | Promise<number[]>, string]>([
     ['throws', () => { throw new Error('odd') }, 'group reward function "bad" threw: odd'],
@@ -133,7 +135,9 @@ describe('a group of environments', () => {
     expect(await play(both, 'yes')).toMatchObject({ reward: 3, metrics: { length: 3 } })
     const bee = await play(both, 'yes', both.dataset[3])
     expect((await scoreGroup(both, [bee]))[0]).toMatchObject({ reward: 1, metrics: { same: 1, rest: 0 } })
-    await expect(both.rollout({ ...both.dataset[0], info: {} }, {} as never)).rejects.toThrow('which no member is named')
+    await expect(both.rollout({ ...both.dataset[0], info: {} }, {} as never)).rejects.toThrow(
+      'but no member of the group has that name',
+    )
   })
   test('in a run its members stand apart, with their share of its weight', async () => {
     const both = await group()

@@ -156,11 +156,11 @@ describe('what goes wrong', () => {
     expect(asked.length).toBe(3)
   })
   test.each<[string, number, string, RegExp, number]>([
-    ['a wrong key', 401, 'bad key', /^judge j at http:\S+\/v1 refuses the key in OPENAI_API_KEY: .*bad key/, 1],
-    ['no such model', 404, 'no model j', /knows no such model or path: .*no model j/, 1],
+    ['a wrong key', 401, 'bad key', /^judge j at http:\S+\/v1 rejects the API key in OPENAI_API_KEY: .*bad key/, 1],
+    ['no such model', 404, 'no model j', /has no such model or path: .*no model j/, 1],
     ['a bad request', 400, 'too long', /failed: 400 too long/, 1],
     ['a fault that stays', 500, 'broken', /failed: 500 broken/, 3],
-    ['too many requests', 429, 'slow down', /asks for fewer requests, after 2 retries: .*Lower concurrency/, 3],
+    ['too many requests', 429, 'slow down', /still limits the rate of requests after 2 retries: .*Lower concurrency/, 3],
   ])('%s', async (_, status, message, words, tries) => {
     answer = fail(status, message)
     const judge = judgeOf()
@@ -173,7 +173,7 @@ describe('what goes wrong', () => {
   test('an endpoint that hangs, and one that is not there', async () => {
     answer = () => {}
     await expect(judgeOf({ timeoutSeconds: 0.2, retries: 1 }).ask(question('two'))).rejects.toThrow(
-      'gave no reply within 0.2 s, 2 times',
+      'did not reply within 0.2 s, in 2 attempts',
     )
     const closed = createServer().listen(0, '127.0.0.1')
     await new Promise((resolve) => closed.once('listening', resolve))
@@ -198,7 +198,7 @@ describe('what goes wrong', () => {
     expect(times).toBe(2)
     answer = (_, response) => begin(response)
     await expect(judgeOf({ timeoutSeconds: 0.2, retries: 1 }).ask(question('two'))).rejects.toThrow(
-      'gave no reply within 0.2 s, 2 times',
+      'did not reply within 0.2 s, in 2 attempts',
     )
     answer = (_, response) => void response.setHeader('content-type', 'application/json').end(whole.slice(0, 20))
     await expect(judgeOf().ask(question('two'))).rejects.toThrow(/^judge j at \S+ replied with something that is not JSON/)
@@ -255,7 +255,7 @@ describe('what goes wrong', () => {
   })
   test('options that cannot be', async () => {
     expect(() => judgeOf({ concurrency: 0 })).toThrow('concurrency must be 1 or more')
-    expect(() => judgeOf({ model: '' })).toThrow('no model is named')
+    expect(() => judgeOf({ model: '' })).toThrow('no model is given')
     expect(() => judgeOf({ prompt: 'Rate {question}: {answer}' })).toThrow('its prompt has no {response}, so it would judge all')
   })
 })
@@ -304,7 +304,7 @@ describe('JudgeRubric', () => {
     answer = fail(401, 'bad key')
     expect(await play(new JudgeRubric({ judge: { model: 'j', baseURL } }), 'Two')).toMatchObject({
       reward: null,
-      error: expect.stringContaining('refuses the key'),
+      error: expect.stringContaining('rejects the API key'),
     })
     answer = reply('perhaps')
     expect(await play(new JudgeRubric({ judge: { model: 'j', baseURL } }), 'Two')).toMatchObject({

@@ -141,7 +141,7 @@ test('an environment in Python is refused on Windows, before anything is started
   const here = Object.getOwnPropertyDescriptor(process, 'platform')!
   Object.defineProperty(process, 'platform', { ...here, value: 'win32' })
   try {
-    await expect(loadEnvironment('./my_env.py', {}, { base: folder })).rejects.toThrow('which need Linux or macOS')
+    await expect(loadEnvironment('./my_env.py', {}, { base: folder })).rejects.toThrow('such environments need Linux or macOS')
   } finally {
     Object.defineProperty(process, 'platform', here)
   }

@@ -216,7 +216,7 @@ describe('MathRubric', () => {
   test('a row without an answer fails, and says so', async () => {
     expect(await play('', '\\boxed{1}')).toMatchObject({
       reward: null,
-      error: expect.stringContaining('has no final answer to compare with'),
+      error: expect.stringContaining('contains no final answer to compare with'),
     })
   })
   test('weights and further functions', async () => {

@@ -249,7 +249,7 @@ test.each<[string, unknown, string]>([
   ['no content', [{ role: 'user' }], 'it is [{"role":"user"}]'],
 ])('what the environment says is checked: %s', async (_, said, words) => {
   const { error } = await play(await game({ envResponse: () => said as string }), saying('3', '9'))
-  expect(error).toMatch(/^the environment's envResponse must be a text, or a list of messages/)
+  expect(error).toMatch(/^the environment's envResponse must be text, or a list of messages/)
   expect(error).toContain(words)
 })
 

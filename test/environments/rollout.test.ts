@@ -179,7 +179,7 @@ describe('a rollout that fails has an error and no reward', () => {
     ['completion_tokens', undefined, 'must return completion_tokens, three lists of numbers'],
     ['completion_tokens', { ids: [1], logprobs: [-1] }, 'must return completion_tokens, three lists of numbers'],
     ['isTruncated', undefined, 'must return isTruncated, true or false'],
-    ['stopCondition', null, 'must return stopCondition, a text'],
+    ['stopCondition', null, 'must return stopCondition, a string'],
     ['metrics', { big: 1n }, 'metric "big" is of type bigint; it must be a number'],
   ])('a draft of an environment whose %s is %o is not taken', async (key, value, words) => {
     const whole = { completion: [], promptIds: [1], completion_tokens: { ids: [2], logprobs: [-1], versions: [0] }, isTruncated: false, stopCondition: 'eos' } // prettier-ignore

@@ -35,7 +35,7 @@ describe('the weighted sum', () => {
     expect(scores).toEqual({
       reward: null,
       metrics: { none: null, metric: 1 },
-      error: 'no reward function applied: each gave null',
+      error: 'no reward function applied: each returned null',
     })
   })
   test('functions see the facts of the rollout', async () => {

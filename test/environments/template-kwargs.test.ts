@@ -65,7 +65,7 @@ test("what an environment in Python asks for stands over the run's", async () =>
     expect(prompts.map((prompt) => prompt.split('<|assistant|>')[1])).toEqual(['()', '()', '()x', ''])
     const wrong = await ask({ chat_template_kwargs: [1] })
     expect(wrong.status).toBe(400)
-    expect(wrong.text).toContain('the environment asks with chat_template_kwargs [1]; it must be an object')
+    expect(wrong.text).toContain('the environment sends chat_template_kwargs [1]; it must be an object')
   } finally {
     await endpoint.close()
   }

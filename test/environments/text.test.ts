@@ -95,7 +95,7 @@ describe('parsers', () => {
     expect(parser.format(`${text} and more`)).toBe(0.5)
     expect(new XMLParser(['a', 'b']).answerField).toBe('b')
     expect(() => new XMLParser(['a'], { answerField: 'b' })).toThrow('answer field "b"')
-    expect(() => new XMLParser(['a b'])).toThrow('no tag name')
+    expect(() => new XMLParser(['a b'])).toThrow('not a valid tag name')
   })
   test('a text of opening tags alone is read in linear time', () => {
     expect(new XMLParser(['answer']).parse('<answer>'.repeat(200_000))).toBe('')

@@ -63,9 +63,9 @@ test('the model is told names, descriptions and a JSON schema', () => {
       },
     },
   })
-  expect(() => definitionOf({ ...add, name: 'two words' })).toThrow('a name has letters')
+  expect(() => definitionOf({ ...add, name: 'two words' })).toThrow('a name must have 1 to 64 letters')
   expect(() => definitionOf({ ...add, parameters: z.object({ day: z.date() }) })).toThrow(
-    'tool "add": no model can be shown its parameters (Date cannot be represented in JSON Schema)',
+    'tool "add": its parameters cannot be written as a JSON schema for the model (Date cannot be represented in JSON Schema)',
   )
 })
 

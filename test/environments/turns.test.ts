@@ -271,7 +271,7 @@ test('a text far over the limits is refused by its beginning: to encode all of i
   )
   const bounded = new PolicyClient(generator, new ChatTemplate(counting), { maxSeqTokens: 128 })
   await expect(bounded.complete([huge], sampling)).rejects.toThrow(
-    /^the prompt has more than \d{4} tokens, which leave no answer room in max_seq_len \(128\)/,
+    /^the prompt has more than \d{4} tokens, which leave no room for an answer within max_seq_len \(128\)/,
   )
   const user: Message = { role: 'user', content: 'say' }
   const previous = await client.complete([user], sampling)

@@ -13,7 +13,9 @@ test('Windows has two, of which Vulkan is asked first; elsewhere Dawn chooses; D
   expect(backendsOf('linux', undefined)).toEqual([undefined])
   expect(backendsOf('darwin', '')).toEqual([undefined])
   expect(backendsOf('win32', 'd3d12')).toEqual(['d3d12'])
-  expect(() => backendsOf('linux', 'cuda')).toThrow('DAWN_RL_BACKEND=cuda: it takes vulkan, d3d12, metal, or is left out.')
+  expect(() => backendsOf('linux', 'cuda')).toThrow(
+    'DAWN_RL_BACKEND=cuda is not supported: set it to one of vulkan, d3d12, metal, or unset it.',
+  )
 })
 
 /** Instances of these backends with one adapter each. */
@@ -40,7 +42,7 @@ test('a real GPU comes before a software one of a backend that is preferred, and
 test('a backend that this system does not have is named, with what to do', async () => {
   process.env.DAWN_RL_BACKEND = process.platform === 'darwin' ? 'd3d12' : 'metal'
   await expect(openDevice()).rejects.toThrow(
-    /^No WebGPU adapter was found through (metal|d3d12) \(DAWN_RL_BACKEND\)\. Leave that out: '.*doctor' lists those that are here\.$/,
+    /^No WebGPU adapter was found through (metal|d3d12) \(DAWN_RL_BACKEND\)\. Unset it; '.*doctor' lists the adapters of this machine\.$/,
   )
   process.env.DAWN_RL_BACKEND = process.platform === 'darwin' ? 'metal' : 'vulkan'
   const { device, facts } = await openDevice()

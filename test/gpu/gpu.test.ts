@@ -58,10 +58,10 @@ describe('buffers', () => {
     const [x, y] = [gpu.upload(floats(1), 'x'), gpu.pool.acquire(4, 'gone')]
     double(gpu, x, y, 1) // its bind group is cached now, and must not hide the mistake
     y.release()
-    expect(() => double(gpu, x, y, 1)).toThrow(/double uses 'gone' after its release/)
-    expect(() => gpu.write(y, floats(1))).toThrow("'gone' after its release")
-    expect(() => gpu.clear(y)).toThrow("'gone' after its release")
-    expect(() => gpu.copy(x, 0, y, 0, 4)).toThrow("'gone' after its release")
+    expect(() => double(gpu, x, y, 1)).toThrow(/double uses 'gone' after it was released/)
+    expect(() => gpu.write(y, floats(1))).toThrow("'gone' after it was released")
+    expect(() => gpu.clear(y)).toThrow("'gone' after it was released")
+    expect(() => gpu.copy(x, 0, y, 0, 4)).toThrow("'gone' after it was released")
     x.release()
   })
   test('are bound by 4 GiB at most, which kernels count in 32 bits, whatever the adapter binds', () => {

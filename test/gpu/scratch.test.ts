@@ -157,10 +157,10 @@ test('one plan may take what the next one gives back; nothing may outlive them, 
   expect([...(await gpu.readF32(y, 2))]).toEqual([4, 8])
   for (const plan of [first, second]) gpu.releasePlan(plan)
   const before = gpu.pool.bytesInUse
-  expect(() => gpu.record(take)).toThrow("scratch 'held' of a plan is not given back")
+  expect(() => gpu.record(take)).toThrow("scratch 'held' of a plan was not given back")
   let bytes = 256
   expect(() => gpu.record(() => gpu.pool.acquire((bytes *= 2), 'more').release())).toThrow(
-    "other scratch the second time it is run: 'more'",
+    "different scratch buffers the second time it is run: 'more'",
   )
   expect(gpu.pool.bytesInUse).toBe(before)
   x.release()

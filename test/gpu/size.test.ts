@@ -133,16 +133,16 @@ describe('plans with open counts', async () => {
       }
       throw new Error('nothing was thrown')
     }
-    expect(thrown(() => gpu.replay(plan))).toBe("a plan is replayed without its 'n'")
+    expect(thrown(() => gpu.replay(plan))).toBe("a plan is replayed without a value for 'n'")
     expect(thrown(() => gpu.replay(plan, { n: 101 }))).toBe("a plan for 100 'n' is replayed with 101")
     expect(thrown(() => gpu.replay(plan, { n: NaN }))).toContain('replayed with NaN')
-    expect(thrown(() => double(x, y, n))).toContain("'n' has no number yet")
-    expect(thrown(() => gpu.copy(x, 0, y, 0, times(n, 4)))).toContain("'n' has no number yet")
+    expect(thrown(() => double(x, y, n))).toContain("'n' has no value yet")
+    expect(thrown(() => gpu.copy(x, 0, y, 0, times(n, 4)))).toContain("'n' has no value yet")
     const other = () => {
       double(x, y, n)
       double(x, y, Size.of('n', 50))
     }
-    expect(thrown(() => gpu.record(other))).toBe("a plan holds two capacities of 'n': 100 and 50")
+    expect(thrown(() => gpu.record(other))).toBe("a plan uses two capacities of 'n': 100 and 50")
     gpu.releasePlan(plan)
     x.release()
     y.release()

@@ -63,7 +63,7 @@ test('let gives a name to a value, for the lines behind it in its file and its t
   // No constant of the shader, whose text stands before it.
   expect(expand('#let B = 1').join()).not.toContain('const')
   expect(() => expand('a\n#let B 1')).toThrow(/:2: '#let' wants '#let NAME = expression'/)
-  expect(() => expand('#let B = C')).toThrow(/:1: 'C' is no constant/)
+  expect(() => expand('#let B = C')).toThrow(/:1: 'C' is neither a constant/)
 })
 
 test('comments may follow a directive', () => {
@@ -118,5 +118,7 @@ test('parameters that would not be carried are mistakes', () => {
   expect(() => paramsOf('struct Params { rows: u32, shift: vec2f, scale: f32 }', 'k')).toThrow(message)
   const fields = (count: number) => Array.from({ length: count }, (_, i) => `a${i}: u32`).join(', ')
   expect(paramsOf(`struct Params { ${fields(16)} }`, 'k')).toHaveLength(16)
-  expect(() => paramsOf(`struct Params { ${fields(17)} }`, 'k')).toThrow('k: struct Params has 17 fields; at most 16 are carried')
+  expect(() => paramsOf(`struct Params { ${fields(17)} }`, 'k')).toThrow(
+    'k: struct Params has 17 fields; at most 16 are supported',
+  )
 })

@@ -34,7 +34,7 @@ describe.runIf(subgroupSize > 0)('an adapter with subgroups', async () => {
   test.each(['3', '512', 'many'])('%s lanes are refused in a sentence', async (asked) => {
     await expect(open(asked)).rejects.toThrow(
       new RegExp(
-        `^DAWN_RL_SUBGROUPS=${asked}: this adapter's subgroups have .* lanes.*\\. Leave it out; 0 is for kernels without subgroups\\.$`,
+        `^DAWN_RL_SUBGROUPS=${asked}: this adapter's subgroups have .* lanes.*\\. Unset it, or set it to 0 for kernels without subgroups\\.$`,
       ),
     )
   })

@@ -108,7 +108,7 @@ test("a template's strip, lstrip and rstrip take off the letters that they are g
   expect(render(String.raw`{{ messages[0].content.split('def')[-1].strip('\n spa') }}|`)).toBe('f():|')
   expect(render('{{ messages[0].content.strip() }}|')).toBe('def f():\n    pass|')
   expect(render("{{ '\u{1f389}a\u{1f388}\x1c'.strip().strip('\u{1f389}') }}|")).toBe('a\u{1f388}|')
-  expect(() => render('{{ messages[0].nothing.strip() }}')).toThrow('no text')
+  expect(() => render('{{ messages[0].nothing.strip() }}')).toThrow('work on text only')
 })
 
 describe('tokens as bytes', () => {
@@ -184,7 +184,7 @@ test.each([
 
 test("a template's + joins text with text only, its strftime_now knows Python's letters, and its line ends are read as one kind", () => {
   for (const other of ['v', '[1]', '1', 'true']) {
-    expect(() => compileTemplate(`{{ 'a' + ${other} }}`)({ v: {} })).toThrow('+ joins text with text only, and here string with')
+    expect(() => compileTemplate(`{{ 'a' + ${other} }}`)({ v: {} })).toThrow('+ joins text with text only, not string with')
   }
   const date = new Date(2024, 0, 9, 15, 4, 5)
   expect(strftime('%A %a %B %b %d %-d %e %H:%M:%S %I %p %j %y %Y %F %% %Q', date)).toBe(

@@ -235,7 +235,7 @@ describe('a GGUF of a golden model', () => {
   test.each([
     [
       { 'general.architecture': 'gemma3' },
-      'its architecture "gemma3" is not supported; of GGUF files dawn-rl runs llama, smollm3, qwen2, qwen3, lfm2 and granite.',
+      'its architecture "gemma3" is not supported in GGUF files; llama, smollm3, qwen2, qwen3, lfm2 and granite are.',
     ],
     [{ 'llama.block_count': { u32: 2 ** 31 } }, 'llama.block_count is 2147483648; it must be a whole number from 1 to 10000'],
     [{ 'llama.attention.head_count': { u32: 0 } }, 'llama.attention.head_count is 0; it must be a number above 0'],
@@ -244,11 +244,11 @@ describe('a GGUF of a golden model', () => {
     [{ 'llama.rope.scaling.type': 'yarn' }, 'the metadata has no llama.rope.scaling.factor'],
     [
       { 'llama.rope.scaling.type': 'yarn', 'llama.rope.scaling.attn_factor': { f32: 1.2 } },
-      'llama.rope.scaling.attn_factor is 1.2, and only 1 is supported in a GGUF file',
+      'llama.rope.scaling.attn_factor is 1.2, but only 1 is supported in a GGUF file',
     ],
     [{ 'llama.expert_count': { u32: 8 } }, 'mixtures of experts are not supported'],
     [{ 'split.count': { u32: 2 } }, 'is one part of a split GGUF'],
-    [{ 'llama.rope.dimension_count': { u32: 8 } }, 'rotary embeddings turn 8 of 16'],
+    [{ 'llama.rope.dimension_count': { u32: 8 } }, 'rotary embeddings are applied to 8 of the 16'],
     [{ 'llama.feed_forward_length': 'wide' }, 'llama.feed_forward_length must be a number'],
     [{ 'llama.feed_forward_length': { u32: 96 } }, 'Tensor model.layers.0.mlp.gate_proj.weight in'],
   ])('refuses %j', async (metadata, message) => {
@@ -346,7 +346,7 @@ describe('a broken file', () => {
     writeFileSync(path, header)
     truncateSync(path, 2 ** 30)
     const read = vi.spyOn(RangeFile.prototype, 'bytes')
-    expect(await userErrorOf(() => GgufFile.open(path))).toContain('its header goes on after byte 1073741824')
+    expect(await userErrorOf(() => GgufFile.open(path))).toContain('its header continues beyond byte 1073741824')
     expect(read).toHaveBeenCalledTimes(1)
     read.mockRestore()
   })
@@ -354,7 +354,7 @@ describe('a broken file', () => {
     writeFileSync(path, Buffer.alloc(100, 'x'))
     expect(await userErrorOf(() => GgufFile.open(path))).toContain('does not begin with GGUF')
     writeFileSync(path, Buffer.concat([Buffer.from('GGUF'), Buffer.from([1, 0, 0, 0]), Buffer.alloc(100)]))
-    expect(await userErrorOf(() => GgufFile.open(path))).toContain('its version is 1, and versions 2 and 3 are read')
+    expect(await userErrorOf(() => GgufFile.open(path))).toContain('its version is 1, but only versions 2 and 3 can be read')
     const lists = Buffer.alloc(12 * 50_000)
     for (let i = 0; i < lists.length; i += 12) lists.set([9, 0, 0, 0, 1], i)
     const [key, list] = [Buffer.from([1, 0, 0, 0, 0, 0, 0, 0, 0x61]), Buffer.from([9, 0, 0, 0])]
@@ -362,7 +362,7 @@ describe('a broken file', () => {
     head.set([...Buffer.from('GGUF'), 3])
     head[16] = 1
     writeFileSync(path, Buffer.concat([head, key, list, lists]))
-    expect(await userErrorOf(() => GgufFile.open(path))).toContain('its metadata has lists more than 16 deep')
+    expect(await userErrorOf(() => GgufFile.open(path))).toContain('its metadata has lists nested more than 16 deep')
     writeGguf(path, {}, { x: { shape: [256], type: 10, bytes: Buffer.alloc(84) } })
     expect(await userErrorOf(() => GgufFile.open(path))).toContain('tensor x has the type Q2_K')
   })

@@ -72,11 +72,11 @@ describe('a folder', () => {
     )
     ;(await openModel(dir)).close()
     writeFileSync(weights, readFileSync(weights).subarray(0, 5000))
-    expect(await userErrorOf(() => openModel(dir))).toContain(`${weights} is not a whole safetensors file`)
+    expect(await userErrorOf(() => openModel(dir))).toContain(`${weights} is not a complete safetensors file`)
     rmSync(weights)
     expect(await userErrorOf(() => openModel(dir))).toContain('model-00001-of-00002.safetensors is missing')
     writeFileSync(join(dir, 'model.safetensors.index.json'), JSON.stringify({ weight_map: { x: '../../secret.safetensors' } }))
-    expect(await userErrorOf(() => openModel(dir))).toContain('names "../../secret.safetensors" as a file of weights')
+    expect(await userErrorOf(() => openModel(dir))).toContain('names "../../secret.safetensors" as a weights file')
     rmSync(join(dir, 'model.safetensors.index.json'))
     expect(await userErrorOf(() => openModel(dir))).toContain('has neither model.safetensors nor model.safetensors.index.json')
     rmSync(config)
@@ -196,10 +196,10 @@ describe('a name on the hub', () => {
     hub.use(newFolder())
     const weights = 'model.safetensors'
     hub.send = (path, data) => (path === weights ? Buffer.from(data).fill(0, 5000, 9000) : data)
-    expect(await userErrorOf(() => openModel('owner/tiny'))).toContain(`${weights} came damaged`)
+    expect(await userErrorOf(() => openModel('owner/tiny'))).toContain(`${weights} arrived damaged`)
     hub.send = (path, data) => (path === weights ? data.subarray(0, 5000) : data)
     const size = files.get(weights)!.length
-    expect(await userErrorOf(() => openModel('owner/tiny'))).toContain(`5000 bytes of ${weights} came, and it has ${size}`)
+    expect(await userErrorOf(() => openModel('owner/tiny'))).toContain(`received 5000 bytes of ${weights} instead of ${size}`)
     hub.send = (_, data) => data
     ;(await openModel('owner/tiny')).close()
   })
@@ -212,7 +212,7 @@ describe('a name on the hub', () => {
     expect(absent).toContain('There is no folder of that name here either')
     process.env.HF_HUB_OFFLINE = '1'
     hub.asked.length = 0
-    expect(await userErrorOf(() => openModel('owner/tiny'))).toContain('HF_HUB_OFFLINE forbids to fetch it')
+    expect(await userErrorOf(() => openModel('owner/tiny'))).toContain('HF_HUB_OFFLINE forbids downloading it')
     expect(hub.asked).toEqual([])
     delete process.env.HF_HUB_OFFLINE
     process.env.HF_ENDPOINT = 'http://127.0.0.1:1'

@@ -90,7 +90,7 @@ describe('scales', () => {
   })
   test('a rank that is not the config says so', async () => {
     const text = await userErrorOf(() => readAdapter(variant('rank', { rank_pattern: { 'layers.1.mlp.up_proj': 4 } })))
-    expect(text).toContain('the LoRA factors of model.layers.1.mlp.up_proj have rank 8, and adapter_config.json says 4.')
+    expect(text).toContain('the LoRA factors of model.layers.1.mlp.up_proj have rank 8, but adapter_config.json says 4.')
   })
 })
 
@@ -108,7 +108,11 @@ describe('what is refused', () => {
     ['replication', { layer_replication: [[0, 2]] }, 'layer_replication is [[0,2]]; only plain LoRA'],
     ['type', { peft_type: 'IA3' }, 'peft_type is "IA3"; only LORA adapters are supported.'],
     ['alpha', { lora_alpha: 'x' }, 'lora_alpha is "x"; it must be a number.'],
-    ['regex', { alpha_pattern: { '(q_proj': 8 } }, 'alpha_pattern is {"(q_proj":8}; "(q_proj" is no regular expression.'],
+    [
+      'regex',
+      { alpha_pattern: { '(q_proj': 8 } },
+      'alpha_pattern is {"(q_proj":8}; "(q_proj" is not a valid regular expression.',
+    ],
   ])('%s', async (name, change, message) => {
     const folder = variant(name, change)
     expect(await userErrorOf(() => readAdapter(folder))).toContain(`${join(folder, 'adapter_config.json')}: ${message}`)
@@ -117,7 +121,7 @@ describe('what is refused', () => {
     const adapter = await readAdapter(join(golden, 'qwen3/adapter'))
     const text = await userErrorOf(() => checkAdapter(adapter, configOf('qwen2'), 'Tiny-Qwen2'))
     expect(text).toBe(
-      `The adapter ${adapter.dir} is for another model: model.layers.0.self_attn.k_proj.lora_B has shape [64, 8], and Tiny-Qwen2 needs [32, 8].`,
+      `The adapter ${adapter.dir} is for another model: model.layers.0.self_attn.k_proj.lora_B has shape [64, 8], but Tiny-Qwen2 needs [32, 8].`,
     )
     const shallow = { ...configOf('qwen3'), layers: 1 }
     expect(await userErrorOf(() => checkAdapter(adapter, shallow, 'Tiny'))).toContain('changes model.layers.1.')

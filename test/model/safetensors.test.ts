@@ -165,7 +165,7 @@ describe('a broken file', () => {
     [
       'a dtype of lists as deep as no stack goes',
       `{"a":{"dtype":${'['.repeat(50_000)}${']'.repeat(50_000)}}}`,
-      'tensor a has the unknown dtype of lists without end',
+      'tensor a has the unknown dtype of lists that are nested too deeply',
     ],
     ['a shape of megabytes', `{"a":{"dtype":"F32","shape":["${'x'.repeat(9e6)}"]}}`, 'xxx...'],
     ['shape that is none', '{"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}}', 'tensor a has the shape [-2]'],
@@ -174,7 +174,7 @@ describe('a broken file', () => {
     [
       'shape and bytes that differ',
       '{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}',
-      'tensor a (F32 [3]) needs 12 bytes and has 8',
+      'tensor a (F32 [3]) needs 12 bytes but has 8',
     ],
     ['tensor beyond the end', '{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}', 'tensor a should end at byte'],
     [

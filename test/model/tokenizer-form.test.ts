@@ -65,11 +65,11 @@ test('a Metaspace decoder takes the first space away only where one was put ther
 test.each<[Json, string]>([
   [
     { added_tokens: [{ id: 1, content: 'model', single_word: true }] },
-    'its added token "model" is a single_word, one only between spaces, and such are not supported.',
+    'its added token "model" is marked as single_word, which is not supported.',
   ],
   [
     { model: { type: 'BPE', vocab: { a: 0 }, merges: [], continuing_subword_prefix: '##' } },
-    'its continuing_subword_prefix is "##", and of BPE models only those without one are supported.',
+    'its continuing_subword_prefix is "##"; BPE models are supported only without one.',
   ],
   [
     { pre_tokenizer: splitOf('MergedWithNext', true) },
@@ -92,7 +92,7 @@ test("a precompiled table of letters is the file's own", async () => {
     return tokenizerOf({ model: { type: 'WordLevel', vocab: { aBBa: 0 } }, normalizer })
   }
   expect(tokenizer(charsmap).encode('ABBA')).toEqual([0])
-  expect(await userErrorOf(() => tokenizer('AAQAAAAw'))).toContain('its precompiled_charsmap is not whole')
+  expect(await userErrorOf(() => tokenizer('AAQAAAAw'))).toContain('its precompiled_charsmap is incomplete')
 })
 
 test('a Unigram model that falls back to bytes gives them, and the unknown token where it has them not', () => {

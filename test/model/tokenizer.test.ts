@@ -185,13 +185,13 @@ describe('a GGUF whose tokenizer is not known', () => {
   const path = join(newFolder(), 'a.gguf')
   test.each([
     [{}, 'has no tokenizer (tokenizer.ggml.model)'],
-    [{ 'tokenizer.ggml.model': 'llama' }, 'its tokenizer is of the kind "llama", and only byte-level BPE ("gpt2") is supported'],
+    [{ 'tokenizer.ggml.model': 'llama' }, 'its tokenizer is of the kind "llama", but only byte-level BPE ("gpt2") is supported'],
     [
       { 'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.pre': 'bloom' },
-      'tokenizer.ggml.pre "bloom", is not known here; known are smollm, gpt-2, qwen2, deepseek-r1-qwen, deepseek-coder, llama-bpe, llama3, llama-v3, tekken, lfm2, refact, dbrx.',
+      'its pre-tokenizer (tokenizer.ggml.pre) "bloom" is not supported; smollm, gpt-2, qwen2, deepseek-r1-qwen, deepseek-coder, llama-bpe, llama3, llama-v3, tekken, lfm2, refact, dbrx are.',
     ],
-    [{ 'tokenizer.ggml.model': 'gpt2' }, 'tokenizer.ggml.pre "", is not known here'],
-    [{ 'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.pre': 'qwen2' }, 'has no tokenizer.ggml.tokens'],
+    [{ 'tokenizer.ggml.model': 'gpt2' }, 'its pre-tokenizer (tokenizer.ggml.pre) "" is not supported'],
+    [{ 'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.pre': 'qwen2' }, 'lacks tokenizer.ggml.tokens'],
   ])('%j', async (metadata, message) => {
     writeGguf(path, metadata as Record<string, string>, {})
     const file = await GgufFile.open(path)

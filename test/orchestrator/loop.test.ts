@@ -294,7 +294,7 @@ test('an error ends everything in flight, keeps what was learned until then, and
   })
   await expect(loop()).rejects.toThrow('All 6 rollouts of step 3 failed. The first one: the judge is away.')
   expect(only(events, 'train', 'save')).toEqual(['train 1', 'train 2', 'save 2'])
-  expect(stream.text).toContain('warning: an error ends the run; step 2 is saved, and --resume goes on from there.')
+  expect(stream.text).toContain('warning: an error ends the run; step 2 is saved, and --resume continues from there.')
   expect(generator.running).toBe(0)
 })
 
@@ -336,7 +336,7 @@ test('a fault behind the first of several updates: what is saved is the step tha
   const { loop, events, stream } = await setUp({ updates: () => [1 / 2, 1], onUpdate })
   await expect(loop()).rejects.toThrow('the loss is NaN')
   expect(only(events, 'save', 'row')).toEqual(['save 3', 'row 3: undefined'])
-  expect(stream.text).toContain('step 3 is saved, and --resume goes on from there.')
+  expect(stream.text).toContain('step 3 is saved, and --resume continues from there.')
 })
 
 test('weights that do not arrive end the run with the row, the rollouts and the checkpoint of their step', async () => {

@@ -126,7 +126,7 @@ describe.skipIf(withoutVerifiers)('environments in Python', () => {
     expect(failed.map(({ reward }) => reward)).toEqual([null, null, null, null, null])
     expect(failed[0].error).toMatch(/RuntimeError.*the board is gone/)
     expect(failed[1].error).toMatch(/a tool was away/)
-    expect(failed[2].error).toBe("the environment's reward is NaN, which is no finite number")
+    expect(failed[2].error).toBe("the environment's reward is NaN, which is not a finite number")
     expect(failed[3].error).toBe('the sampler is away')
     expect(failed[4].error).toMatch(/EmptyModelResponseError/)
   })
@@ -208,10 +208,10 @@ describe.skipIf(withoutVerifiers)('environments in Python', () => {
       if (life < 4) await vi.waitFor(() => expect(host.pid).not.toBe(pid), 30_000)
     }
     const given = await ask()
-    expect(given).toMatch(/^The environment server of \.\/bridge_tasks\.py was ended by SIGKILL: /)
+    expect(given).toMatch(/^The environment server of \.\/bridge_tasks\.py was killed by SIGKILL: /)
     expect([said.length, host.restarts]).toEqual([3, 3])
     expect(said[0]).toMatch(
-      /was ended by SIGKILL: .* Its log: .* It is started again, and plays anew what it had not answered\.$/,
+      /was killed by SIGKILL: .* Its log: .* The server is restarted, and runs unfinished rollouts again\.$/,
     )
     await dying.close()
   })
@@ -338,7 +338,7 @@ test.skipIf(withoutVerifiers)(
       }
       const sentence = (name: string, what: string) =>
         expect.stringMatching(
-          `^Reward function ${name} of \\./bridge_tasks\\.py raised "${what}", which verifiers turns into a reward of 0\\. Fix it; each time is logged in .*\\.log\\.$`,
+          `^Reward function ${name} of \\./bridge_tasks\\.py raised "${what}", which verifiers turns into a reward of 0\\. Fix it; every occurrence is logged in .*\\.log\\.$`,
         )
       expect(said).toEqual([sentence('raises', "'1'"), sentence('none_at_all', 'nothing here')])
     } finally {
@@ -359,10 +359,10 @@ describe('an environment that cannot be had is one sentence', () => {
 
   test('without verifiers, with the command that installs it', async () => {
     await expect(load('anything', {}, { python: './nowhere/python' })).rejects.toThrow(
-      /environment anything is one of Python's, and there is no .*nowhere\/python\. Run 'bash scripts\/setup-verifiers\.sh'/,
+      /environment anything is written in Python, but there is no .*nowhere\/python\. Run 'bash scripts\/setup-verifiers\.sh'/,
     )
     await expect(load('short-answers', {}, { python: false, workers: 2 })).rejects.toThrow(
-      /num_workers are for environments in Python/,
+      /num_workers apply only to environments in Python/,
     )
   })
 
@@ -386,6 +386,6 @@ describe('an environment that cannot be had is one sentence', () => {
       /load_environment raised KeyError: 'no data here' \(.*bridge_tasks\.py:\d+\)/,
     )
     await expect(load('./bridge_tasks.py', { colour: 'red' })).rejects.toThrow(/unexpected keyword argument 'colour'/)
-    await expect(load('./bridge_tasks.py', { kind: 'killed' })).rejects.toThrow(/Python was ended by SIGKILL\. The last it said/)
+    await expect(load('./bridge_tasks.py', { kind: 'killed' })).rejects.toThrow(/Python was killed by SIGKILL\. Its last output/)
   })
 })

@@ -103,7 +103,7 @@ describe.skipIf(withoutTasksets)('a taskset', () => {
 
   test('whose process dies is played again in a new one, and fails where that dies each time', async () => {
     const rollout = await play(env, () => '0', { kind: 'die', seconds: 200 })
-    expect(rollout.error).toBe('the environment server ended 3 times while this was played')
+    expect(rollout.error).toBe('the environment server ended 3 times while this rollout was running')
     expect(readFileSync(mark, 'utf8')).toBe('xxx')
     expect(await play(env, () => '0')).toMatchObject({ reward: 1.5, error: null })
   })

@@ -66,7 +66,7 @@ test('a step that does not fit is made in smaller micro-batches: the same gradie
     expect(limited.tokens).toBeLessThan(512)
     expect(limited.peak).toBeLessThanOrEqual(limitBytes)
     expect(limited.said).toHaveLength(1)
-    expect(limited.said[0]).toMatch(/'.+' needs .+ MiB of GPU memory, and .+ of the .+ that the run may fill are taken/)
+    expect(limited.said[0]).toMatch(/'.+' needs .+ MiB of GPU memory, but .+ of the .+ that the run may use are taken/)
     expect(limited.said[0]).toContain(`trainer.args.micro_batch_tokens = ${limited.tokens}.`)
     expect(worst(limited.gradients, large.gradients).distance).toBeLessThan(1e-5)
     expect(limited.metrics['loss/mean']).toBeCloseTo(large.metrics['loss/mean']!, 6)

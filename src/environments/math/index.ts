@@ -88,7 +88,9 @@ export class MathRubric extends Rubric {
       if (!found) {
         const gold = extractAnswer(args.answer)
         if (gold === '')
-          throw new Error(`the row's answer (${JSON.stringify(args.answer.slice(0, 60))}) has no final answer to compare with`)
+          throw new Error(
+            `the row's answer (${JSON.stringify(args.answer.slice(0, 60))}) contains no final answer to compare with`,
+          )
         found = mathEqual(gold, args.text, { seconds, tolerance, signal: args.signal })
         verdicts.set(args.completion, found)
       }

@@ -48,14 +48,14 @@ export function pythonOf(python: boolean | string | undefined, base: string): st
 export function needPython(id: string, python: boolean | string | undefined, base: string): string {
   if (process.platform === 'win32')
     throw new UserError(
-      `environment ${id} is one of Python's, which need Linux or macOS. Under Windows, run dawn-rl in WSL for them.`,
+      `environment ${id} is written in Python, and such environments need Linux or macOS. On Windows, run dawn-rl in WSL.`,
     )
   const found = pythonOf(python, base)
   const missing = found === undefined || (found.includes('/') && !existsSync(found))
   if (!missing) return found
   const what = typeof python === 'string' ? `there is no ${found}` : 'there is no .venv-verifiers'
   throw new UserError(
-    `environment ${id} is one of Python's, and ${what}. Run '${SETUP}', or set python_path to a Python that has verifiers (0.1.14 to 0.3.0, or 0.4.0 for a taskset).`,
+    `environment ${id} is written in Python, but ${what}. Run '${SETUP}', or set python_path to a Python interpreter that has verifiers (0.1.14 to 0.3.0, or 0.4.0 for a taskset).`,
   )
 }
 
@@ -123,7 +123,7 @@ export async function describe(wish: PythonWish): Promise<Description & { rows: 
     else if (about) rows.push(rowOf(wish.id, line, rows.length))
     else about = line as unknown as Description
   })
-  if (!about || !done) throw new UserError(`environment ${wish.id}: Python ended before it had told all of the environment.`)
+  if (!about || !done) throw new UserError(`environment ${wish.id}: Python exited before it had described the whole environment.`)
   return { ...about, rows }
 }
 
@@ -179,7 +179,7 @@ async function ask(
   })
   const ended = new Promise<string>((resolved, reject) => {
     child.once('error', reject)
-    child.once('close', (code, by) => resolved(by ? `was ended by ${by}` : code === 0 ? '' : `ended with exit code ${code}`))
+    child.once('close', (code, by) => resolved(by ? `was killed by ${by}` : code === 0 ? '' : `ended with exit code ${code}`))
   })
   ended.catch(() => {})
   let failed: { failed: string; message: string } | undefined
@@ -196,7 +196,7 @@ async function ask(
     if (failed) throw new UserError(sentence(wish.id, failed))
     if (how) {
       const last = said.trimEnd().split('\n').at(-1)
-      throw new UserError(`environment ${wish.id}: Python ${how}. The last it said: ${last || 'nothing'}`)
+      throw new UserError(`environment ${wish.id}: Python ${how}. Its last output: ${last || 'none'}`)
     }
   } finally {
     clearTimeout(timer)
@@ -206,9 +206,10 @@ async function ask(
 }
 
 function sentence(id: string, { failed, message }: { failed: string; message: string }): string {
-  if (failed === 'missing') return `environment ${id}: ${message}. Run '${SETUP}', or set python_path to one that has it.`
+  if (failed === 'missing')
+    return `environment ${id}: ${message}. Run '${SETUP}', or set python_path to a Python interpreter that has it.`
   if (failed === 'version')
-    return `environment ${id}: ${message}, and environments that load_environment makes are in 0.1.14 to 0.3.0 only. Run '${SETUP}', which installs 0.3.0, or '${SETUP} v1', which installs 0.4.0 for tasksets.`
+    return `environment ${id}: ${message}, but environments made by load_environment need 0.1.14 to 0.3.0. Run '${SETUP}', which installs 0.3.0, or '${SETUP} v1', which installs 0.4.0 for tasksets.`
   if (failed === 'unknown')
     return `environment ${id}: ${message}. Install its package (${SETUP} PACKAGE), or give a file: id = "./my_env.py".`
   return `environment ${id}: ${message}.`

@@ -80,7 +80,7 @@ export class Calls {
       const { temperature } = asked.sampling
       if (temperature !== undefined && temperature !== ctx.sampling.temperature)
         throw new Error(
-          `the environment asks at temperature ${temperature}; the run samples at ${ctx.sampling.temperature}, and trains on what was sampled there`,
+          `the environment requests temperature ${temperature}, but the run samples and trains at ${ctx.sampling.temperature}; leave the temperature to the run`,
         )
       const keys = asked.messages.map(keyOf)
       const before = longestBefore(calls, keys)

@@ -79,15 +79,15 @@ export class PolicyEndpoint {
 
   async #answer(request: IncomingMessage, signal: AbortSignal): Promise<{ status: number; body: object }> {
     if (!isKnown(request.headers.authorization, [digest(`Bearer ${this.key}`)]))
-      return { status: 401, body: fault('The key is not that of this run.') }
+      return { status: 401, body: fault('The API key is not the one of this run.') }
     const path = request.url?.split('?')[0]
     if (path === '/v1/models') return { status: 200, body: { object: 'list', data: [{ id: 'policy', object: 'model' }] } }
     if (path !== '/v1/chat/completions' || request.method !== 'POST')
-      return { status: 404, body: fault(`${request.method} ${path}: there are only chat completions here.`) }
+      return { status: 404, body: fault(`${request.method} ${path}: only chat completions are served here.`) }
     const body = jsonWithTools(await textOf(request)) as Body
     const name = body[REQUEST_FIELD]
     const calls = typeof name === 'string' ? this.#calls.get(name) : undefined
-    if (!calls) throw new Error('the call belongs to no rollout that is under way')
+    if (!calls) throw new Error('the call does not belong to any rollout in progress')
     const session = request.headers[SESSION_HEADER.toLowerCase()]
     const answered = await calls.answer(typeof session === 'string' ? session : '', askedOf(body), signal)
     return { status: 200, body: completionOf(answered, String(body.model)) }
@@ -120,16 +120,17 @@ const REFUSED = ['response_format', 'guided_json', 'guided_regex', 'guided_choic
 /** Reads a call. @throws Error for anything unsupported, in words that help the environment's author */
 function askedOf(body: Body): Asked {
   const refused = REFUSED.find((field) => body[field] !== undefined && body[field] !== null && body[field] !== false)
-  if (refused) throw new Error(`the environment asks with ${refused}, which a run does not give its Python environments`)
-  if (body.n !== undefined && body.n !== null && body.n !== 1) throw new Error('the environment asks for n answers; n must be 1')
+  if (refused) throw new Error(`the environment requests ${refused}, which is not supported for Python environments in a run`)
+  if (body.n !== undefined && body.n !== null && body.n !== 1)
+    throw new Error(`the environment requests n = ${JSON.stringify(body.n)}; n must be 1`)
   const choice = body.tool_choice
   if (choice !== undefined && choice !== null && choice !== 'auto')
     throw new Error(
-      `the environment asks with tool_choice ${JSON.stringify(choice)}; a run gives its Python environments "auto" only`,
+      `the environment requests tool_choice ${JSON.stringify(choice)}; only "auto" is supported for Python environments in a run`,
     )
   const variables = body.chat_template_kwargs ?? undefined
   if (variables !== undefined && (typeof variables !== 'object' || Array.isArray(variables)))
-    throw new Error(`the environment asks with chat_template_kwargs ${JSON.stringify(variables)}; it must be an object`)
+    throw new Error(`the environment sends chat_template_kwargs ${JSON.stringify(variables)}; it must be an object`)
   const sampling: Partial<SamplingParams> = {}
   for (const field of OWN) if (typeof body[field] === 'number') sampling[field] = body[field]
   const most = body.max_completion_tokens ?? body.max_tokens

@@ -258,7 +258,7 @@ function samplingArgs(sampling: SamplingParams, request: string): Record<string,
 function outputOf(value: unknown): Output {
   const output = value as Partial<Output> | null | undefined
   if (output === null || typeof output !== 'object' || !Array.isArray(output.trajectory))
-    throw new Error('the environment server gave no rollout with a trajectory')
+    throw new Error('the environment server returned no rollout with a trajectory')
   return output as Output
 }
 
@@ -267,7 +267,7 @@ function draftsOf(reply: Reply, calls: Calls): (RolloutDraft | Error)[] {
   const outputs = Array.isArray(reply.outputs) ? reply.outputs.map(outputOf) : []
   const { members } = calls
   if (outputs.length !== members.length)
-    throw new Error(`the environment server gave ${outputs.length} rollouts for a group of ${members.length}`)
+    throw new Error(`the environment server returned ${outputs.length} rollouts for a group of ${members.length}`)
   const places = new Map<number, Output>()
   const others: Output[] = []
   for (const output of outputs) {
@@ -296,7 +296,7 @@ function draftOf(output: Output, calls: Calls, index: number): RolloutDraft {
   }
   const trajectory = new Trajectory()
   for (const completion of answersOf(output, calls)) trajectory.add(completion)
-  if (trajectory.turns.length === 0) throw new Error('its trajectory has no answer of the policy')
+  if (trajectory.turns.length === 0) throw new Error('its trajectory has no answer from the policy')
   return {
     completion: messagesOf(output.completion ?? [], 'its completion'),
     promptIds: trajectory.promptIds,
@@ -349,6 +349,6 @@ class PythonRubric extends Rubric {
         .map(([name, value]) => [name, Number.isFinite(value) ? (value as number) : null]),
     )
     if (typeof reward === 'number' && Number.isFinite(reward)) return { reward, metrics, error: null }
-    return { reward: null, metrics, error: `the environment's reward is ${String(reward)}, which is no finite number` }
+    return { reward: null, metrics, error: `the environment's reward is ${String(reward)}, which is not a finite number` }
   }
 }

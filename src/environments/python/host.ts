@@ -176,7 +176,7 @@ export class EnvHost {
     this.#child = child
     const gone = Promise.withResolvers<string>()
     child.once('error', (error) => gone.resolve(`could not be started (${error.message})`))
-    child.once('exit', (code, by) => gone.resolve(by ? `was ended by ${by}` : `ended with exit code ${code}`))
+    child.once('exit', (code, by) => gone.resolve(by ? `was killed by ${by}` : `ended with exit code ${code}`))
     this.#exited = gone.promise.then(() => killGroup(child))
     const over = gone.promise.then((how): never => {
       throw new UserError(`The environment server of ${this.#options.id} ${how}: ${this.#lastWords()}. Its log: ${logFile}.`)
@@ -213,7 +213,7 @@ export class EnvHost {
       const deaths = this.#log().match(/Worker \d+ .*restarting/gu)?.length ?? 0
       if (deaths >= 2)
         throw new UserError(
-          `The workers of ${id} end while they start: ${this.#lastWords()}. The environment server's log: ${logFile}.`,
+          `The workers of ${id} exit during startup: ${this.#lastWords()}. The environment server's log: ${logFile}.`,
         )
       if ((performance.now() - begin) / 1000 > STARTUP_SECONDS)
         throw new UserError(
@@ -247,7 +247,7 @@ export class EnvHost {
       if (this.#raised.has(name)) continue
       this.#raised.add(name)
       warn(
-        `Reward function ${name} of ${id} raised "${what.slice(0, 200)}", which verifiers turns into a reward of 0. Fix it; each time is logged in ${logFile}.`,
+        `Reward function ${name} of ${id} raised "${what.slice(0, 200)}", which verifiers turns into a reward of 0. Fix it; every occurrence is logged in ${logFile}.`,
       )
     }
   }
@@ -264,9 +264,9 @@ export class EnvHost {
     for (const [id, pending] of this.#pending) {
       if (++pending.deaths < MOST_DEATHS) continue
       this.#pending.delete(id)
-      pending.reject(new Error(`the environment server ended ${MOST_DEATHS} times while this was played`))
+      pending.reject(new Error(`the environment server ended ${MOST_DEATHS} times while this rollout was running`))
     }
-    this.#options.warn?.(`${error.message} It is started again, and plays anew what it had not answered.`)
+    this.#options.warn?.(`${error.message} The server is restarted, and runs unfinished rollouts again.`)
     try {
       await this.#begin()
       if (this.#closed) await this.#stop()
@@ -310,7 +310,7 @@ export class EnvHost {
   #lastWords(): string {
     const lines = this.#log().slice(-100_000).split('\n').map((line) => line.trim()).filter((line) => line !== '') // prettier-ignore
     const errors = lines.filter((line) => /^[\w.]*(?:Error|Exception): /u.test(line))
-    return (errors.at(-1) ?? lines.at(-1) ?? 'it said nothing').slice(0, 400)
+    return (errors.at(-1) ?? lines.at(-1) ?? 'it printed nothing').slice(0, 400)
   }
 }
 
@@ -319,5 +319,5 @@ const isProbed = (reply: Reply | undefined): boolean =>
 
 const mismatch = (id: string) =>
   new UserError(
-    `The environment server of ${id} answers otherwise than verifiers 0.1.14 to 0.3.0 do. Run 'bash ${SCRIPTS}/setup-verifiers.sh', which installs 0.3.0.`,
+    `The environment server of ${id} does not reply as verifiers 0.1.14 to 0.3.0 does. Run 'bash ${SCRIPTS}/setup-verifiers.sh', which installs 0.3.0.`,
   )

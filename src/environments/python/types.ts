@@ -70,7 +70,7 @@ interface LooseMessage {
  */
 export function messagesOf(value: unknown, what: string): Message[] {
   if (typeof value === 'string') return [{ role: 'user', content: value }]
-  if (!Array.isArray(value)) throw new Error(`${what} is no list of messages`)
+  if (!Array.isArray(value)) throw new Error(`${what} is not a list of messages`)
   return value.map((message: LooseMessage) => messageOf(message, what))
 }
 
@@ -94,7 +94,7 @@ function textOf(content: unknown, what: string): string {
   if (content === null || content === undefined) return ''
   const parts = Array.isArray(content) ? (content as { text?: unknown }[]) : [{}]
   if (parts.every((part) => typeof part.text === 'string')) return parts.map((part) => part.text).join('\n')
-  throw new Error(`${what} has a message that is not text, which this trainer's models do not read`)
+  throw new Error(`${what} has a message that is not text; only text is supported`)
 }
 
 function callOf(call: unknown): ToolCall {

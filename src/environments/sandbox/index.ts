@@ -45,7 +45,10 @@ let pool: Workers | undefined
 export async function runSandboxed(code: string, options: SandboxOptions = {}): Promise<SandboxResult> {
   const { seconds = 2, memoryMb = 32, outputBytes = 65_536, signal } = options
   for (const [name, value] of Object.entries({ seconds, memoryMb: memoryMb - 16, outputBytes })) {
-    if (!(value > 0)) throw new RangeError(`sandbox: ${name} is ${name === 'memoryMb' ? memoryMb : value}, too little`)
+    if (!(value > 0))
+      throw new RangeError(
+        `sandbox: ${name} is ${name === 'memoryMb' ? `${memoryMb}; it must be above 16` : `${value}; it must be above 0`}`,
+      )
   }
   if (!pool) {
     await load('quickjs-emscripten', () => import('quickjs-emscripten'))

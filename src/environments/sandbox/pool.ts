@@ -158,7 +158,7 @@ export class Workers {
     const { job, ready, lastWords } = handle
     this.#drop(handle)
     if (!ready) {
-      const error = new Error(`a worker could not be started (${how}): ${lastWords.trim().slice(-600) || 'it said nothing'}`)
+      const error = new Error(`a worker could not be started (${how}): ${lastWords.trim().slice(-600) || 'it printed nothing'}`)
       for (const waiting of this.#queue.splice(0)) waiting.reject(error)
     } else if (/heap out of memory|OUT_OF_MEMORY/u.test(lastWords + how)) {
       job?.reject(new CallEnded('memory', `it needed more memory than its ${this.#options.heapMb ?? 256} MiB`))

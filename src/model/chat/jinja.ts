@@ -185,8 +185,7 @@ class PythonInterpreter extends Library {
     const texts = [left, right].filter(({ type }) => type === 'StringValue').length
     if (operator === '~') return text(pythonText(left) + pythonText(right))
     if (operator === '==' || operator === '!=') return truth(same(left, right) === (operator === '=='))
-    if (operator === '+' && texts === 1)
-      throw new Error(`+ joins text with text only, and here ${nameOf(left)} with ${nameOf(right)}`)
+    if (operator === '+' && texts === 1) throw new Error(`+ joins text with text only, not ${nameOf(left)} with ${nameOf(right)}`)
     if (operator === '*' && texts === 1) {
       const [repeated, times] = left.type === 'StringValue' ? [left, right] : [right, left]
       if (times.type === 'IntegerValue') return text((repeated.value as string).repeat(Math.max(0, times.value as number)))

@@ -29,7 +29,7 @@ const HERE = '\u{f8ff}here\u{f8ff} '
 export function unfinished(messages: readonly Message[], written: Written): string {
   const last = messages.at(-1)
   if (last === undefined || typeof last.content !== 'string')
-    throw new UserError('continue_final_message needs a last message with text to go on with.')
+    throw new UserError('continue_final_message needs a last message with text to continue.')
   const marked = rendered([...messages.slice(0, -1), { ...last, content: last.content + HERE }], written)
   const at = marked.lastIndexOf(HERE.trimEnd())
   if (at < 0) throw new UserError('continue_final_message: the chat template does not write the last message.')

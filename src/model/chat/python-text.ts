@@ -29,7 +29,7 @@ const WHITE_SPACE =
 
 /** Python's `strip`, `lstrip` (no `end`) and `rstrip` (no `start`); without letters, of white space. */
 export function stripped(text: unknown, letters: unknown, start: boolean, end: boolean): string {
-  if (typeof text !== 'string') throw new Error('strip, lstrip and rstrip are asked of something that is no text')
+  if (typeof text !== 'string') throw new Error('strip, lstrip and rstrip work on text only')
   const off = new Set((letters as string | null | undefined) ?? WHITE_SPACE)
   const all = Array.from(text)
   let [from, to] = [0, all.length]

@@ -79,7 +79,7 @@ export async function readJson(path: string): Promise<Record<string, unknown>> {
   try {
     value = JSON.parse(text)
   } catch (error) {
-    throw new UserError(`${path} is not valid JSON (${messageOf(error)}). Is the file whole?`)
+    throw new UserError(`${path} is not valid JSON (${messageOf(error)}). Is the file complete?`)
   }
   if (typeof value !== 'object' || value === null || Array.isArray(value)) throw new UserError(`${path} must hold a JSON object.`)
   return value as Record<string, unknown>
@@ -128,9 +128,9 @@ export async function writeFolderWhole(
   const dir = resolve(path)
   await clearLeft(dir)
   const before = await kindOf(dir)
-  if (before === 'file') throw new UserError(`${path} is a file; a folder is to be written there. Name another place.`)
+  if (before === 'file') throw new UserError(`${path} is a file, but a folder is to be written there. Name another path.`)
   if (before === null && (await lstat(dir).catch(() => null)))
-    throw new UserError(`${path} is a link that leads nowhere. Remove it or name another place.`)
+    throw new UserError(`${path} is a broken symbolic link. Remove it or name another path.`)
   if (before === 'folder' && !options.replace) throw new UserError(`${path} exists already. Remove it or name another folder.`)
   makeFolder(dirname(dir))
   const aside = `${dir}.partial-${process.pid}`

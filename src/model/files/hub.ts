@@ -37,7 +37,7 @@ export async function hubFolder(id: string): Promise<string> {
   if (cached) return cached
   if (offline) {
     throw new UserError(
-      `The model ${id} is not in the cache ${repoFolder}, and HF_HUB_OFFLINE forbids to fetch it. Unset that, or name a folder or a GGUF file.`,
+      `The model ${id} is not in the cache ${repoFolder}, and HF_HUB_OFFLINE forbids downloading it. Unset that variable, or name a folder or a GGUF file.`,
     )
   }
   try {
@@ -45,7 +45,7 @@ export async function hubFolder(id: string): Promise<string> {
   } catch (error) {
     if (error instanceof UserError) throw error
     throw new UserError(
-      `The model ${id} could not be fetched from ${hubUrl()}: ${hubFailure(error, 'model')}. There is no folder of that name here either: name one, or a GGUF file, to do without a hub.`,
+      `The model ${id} could not be fetched from ${hubUrl()}: ${hubFailure(error, 'model')}. There is no folder of that name here either. To work without the hub, name a folder or a GGUF file.`,
     )
   }
 }
@@ -78,7 +78,9 @@ export function shardsOf(index: Record<string, unknown>, path: string): string[]
   const shards = [...new Set(Object.values(map as Record<string, unknown>))]
   for (const shard of shards) {
     if (typeof shard !== 'string' || !/^[^/\\]+\.safetensors$/.test(shard))
-      throw new UserError(`${path} names ${JSON.stringify(shard)} as a file of weights.`)
+      throw new UserError(
+        `${path} names ${JSON.stringify(shard)} as a weights file, which is not the name of a safetensors file in the same folder. Fetch it again.`,
+      )
   }
   if (shards.length === 0) throw new UserError(`${path} names no files. Fetch it again.`)
   return shards as string[]
@@ -106,7 +108,8 @@ async function download(id: string, repoFolder: string): Promise<string> {
       progress.stop()
     }
   }
-  if (!entries.has('config.json')) throw new UserError(`The hub's ${id} has no config.json, so it is not a transformers model.`)
+  if (!entries.has('config.json'))
+    throw new UserError(`The hub model ${id} has no config.json, so it is not a transformers model.`)
   for (const name of SMALL_FILES) if (entries.has(name)) await fetchFile(name)
   let weights = [SINGLE_FILE]
   if (!entries.has(SINGLE_FILE) && entries.has(INDEX_FILE))
@@ -114,7 +117,7 @@ async function download(id: string, repoFolder: string): Promise<string> {
   const absent = weights.find((name) => !entries.has(name))
   if (absent)
     throw new UserError(
-      `The hub's ${id} has no ${absent}; only safetensors weights are read. Take a version of the model that has them.`,
+      `The hub model ${id} has no ${absent}; only safetensors weights are read. Use a version of the model that has them.`,
     )
   for (const name of weights) await fetchFile(name)
   const ref = join(repoFolder, 'refs', REVISION)

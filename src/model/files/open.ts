@@ -64,7 +64,9 @@ async function openFolder(dir: string, ref: string, name: string): Promise<Model
     const ggufs = (await readdir(dir)).filter((file) => file.endsWith('.gguf'))
     if (ggufs.length === 1) return openGguf(join(dir, ggufs[0]), ref)
     if ((await kindOf(join(dir, 'adapter_config.json'))) !== null)
-      throw new UserError(`${dir} is an adapter, not a model: name the model that it was made for, and ${dir} as its adapter.`)
+      throw new UserError(
+        `${dir} is an adapter, not a model: name the model that it was trained for, and give ${dir} as its adapter.`,
+      )
     throw new UserError(`${dir} has no config.json, so it is not a Hugging Face model folder.${checkpointHint(dir)}`)
   }
   const rawConfig = await readJson(configPath)
@@ -124,7 +126,8 @@ async function weightFiles(dir: string): Promise<string[]> {
   if ((await kindOf(index)) === 'file') {
     const shards = shardsOf(await readJson(index), index).map((shard) => join(dir, shard))
     for (const shard of shards) {
-      if ((await kindOf(shard)) === null) throw new UserError(`${shard} is missing, and ${INDEX_FILE} names it. Fetch it again.`)
+      if ((await kindOf(shard)) === null)
+        throw new UserError(`${shard} is missing, although ${INDEX_FILE} names it. Fetch it again.`)
     }
     return shards
   }

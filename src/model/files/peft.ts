@@ -103,7 +103,7 @@ function parseAdapterConfig(raw: Record<string, unknown>, file: string): LoraCon
   if (OTHER_BASE.test(String(raw.init_lora_weights)))
     throw wrong(
       'init_lora_weights',
-      "such an adapter belongs to base weights that its initialisation changed. Save it with PEFT's path_initial_model_for_weight_conversion",
+      "such an adapter belongs to base weights that were changed when it was initialized. Save it with PEFT's path_initial_model_for_weight_conversion",
     )
   const number = (key: string, otherwise?: number): number => {
     const value = raw[key] ?? otherwise
@@ -118,7 +118,7 @@ function parseAdapterConfig(raw: Record<string, unknown>, file: string): LoraCon
       try {
         pathPattern(name)
       } catch {
-        throw wrong(key, `${JSON.stringify(name)} is no regular expression`)
+        throw wrong(key, `${JSON.stringify(name)} is not a valid regular expression`)
       }
     }
     return value as Record<string, number>
@@ -177,7 +177,7 @@ async function readPairs(source: SafetensorsSource, config: LoraConfig, file: st
       )
     }
     const asked = byPattern(config.rankPattern, path) ?? config.r
-    if (asked !== r) throw new UserError(`${file}: the LoRA factors of ${path} have rank ${r}, and ${CONFIG} says ${asked}.`)
+    if (asked !== r) throw new UserError(`${file}: the LoRA factors of ${path} have rank ${r}, but ${CONFIG} says ${asked}.`)
     pairs.set(path, { A: A.data, B: B.data, r, inputs, outputs, scale: scaleOf(config, path, r) })
   }
   return pairs
@@ -191,7 +191,7 @@ export function checkAdapter(adapter: Adapter, config: ModelConfig, modelName: s
     if (!shape) {
       const trained = modulesOf(shapes.keys()).join(', ')
       throw new UserError(
-        `The adapter ${adapter.dir} changes ${path}, and in ${modelName} only ${trained} of ${config.layers} layers can be. Is it for another model?`,
+        `The adapter ${adapter.dir} changes ${path}, but in ${modelName} an adapter can change only ${trained} of ${config.layers} layers. Is it for another model?`,
       )
     }
     const found = { lora_A: [r, inputs], lora_B: [outputs, r] }
@@ -199,7 +199,7 @@ export function checkAdapter(adapter: Adapter, config: ModelConfig, modelName: s
     for (const side of ['lora_A', 'lora_B'] as const) {
       if (found[side].join() === wanted[side].join()) continue
       throw new UserError(
-        `The adapter ${adapter.dir} is for another model: ${path}.${side} has shape [${found[side].join(', ')}], and ${modelName} needs [${wanted[side].join(', ')}].`,
+        `The adapter ${adapter.dir} is for another model: ${path}.${side} has shape [${found[side].join(', ')}], but ${modelName} needs [${wanted[side].join(', ')}].`,
       )
     }
   }

@@ -82,11 +82,13 @@ export async function openSafetensors(paths: string | readonly string[]): Promis
 }
 
 async function readHeader(file: RangeFile): Promise<Map<string, Entry>> {
-  const bad = (what: string) => new UserError(`${file.path} is not a whole safetensors file: ${what}. Fetch or write it again.`)
+  const bad = (what: string) =>
+    new UserError(`${file.path} is not a complete safetensors file: ${what}. Fetch or write it again.`)
   if (file.size < 8) throw bad(`it has only ${file.size} bytes`)
   const headerLength = Number(new DataView((await file.bytes(0, 8)).buffer).getBigUint64(0, true))
   if (headerLength > LARGEST_HEADER) throw bad(`its header would be ${headerLength} bytes long`)
-  if (8 + headerLength > file.size) throw bad(`its header should end at byte ${8 + headerLength}, the file ends at ${file.size}`)
+  if (8 + headerLength > file.size)
+    throw bad(`its header should end at byte ${8 + headerLength}, but the file ends at ${file.size}`)
   let header: Record<string, unknown>
   try {
     header = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(await file.bytes(8, headerLength))) as Record<
@@ -119,7 +121,7 @@ function shown(value: unknown): string {
     const text = JSON.stringify(value) ?? 'undefined'
     return text.length > 100 ? `${text.slice(0, 100)}...` : text
   } catch {
-    return 'of lists without end'
+    return 'of lists that are nested too deeply'
   }
 }
 
@@ -134,8 +136,9 @@ function checkEntry(name: string, value: unknown, file: RangeFile, dataStart: nu
   const [from, to] = offsets as [number, number]
   const needed = shape.reduce((a: number, b: number) => a * b, 1) * DTYPE_BYTES[dtype]
   if (to - from !== needed)
-    throw bad(`tensor ${name} (${dtype} [${shape.join(', ')}]) needs ${needed} bytes and has ${to - from}`)
-  if (dataStart + to > file.size) throw bad(`tensor ${name} should end at byte ${dataStart + to}, the file ends at ${file.size}`)
+    throw bad(`tensor ${name} (${dtype} [${shape.join(', ')}]) needs ${needed} bytes but has ${to - from}`)
+  if (dataStart + to > file.size)
+    throw bad(`tensor ${name} should end at byte ${dataStart + to}, but the file ends at ${file.size}`)
   return { file, dtype, shape: shape as number[], start: dataStart + from, length: needed }
 }
 
@@ -173,14 +176,14 @@ class Source implements SafetensorsSource {
     if (dtype === 'I32') return { dtype, shape, data: new Int32Array(await buffer()) }
     if (dtype === 'U8') return { dtype, shape, data: new Uint8Array(await buffer()) }
     throw new UserError(
-      `Tensor ${name} in ${file.path} has dtype ${dtype}; F32, BF16 and F16 are what is read here. Convert it first.`,
+      `Tensor ${name} in ${file.path} has dtype ${dtype}; only F32, BF16 and F16 can be read. Convert it first.`,
     )
   }
   async #readFloat(name: string): Promise<FloatTensor> {
     const { dtype, file } = this.#entry(name)
     if (dtype !== 'F32' && dtype !== 'BF16' && dtype !== 'F16') {
       throw new UserError(
-        `Tensor ${name} in ${file.path} has dtype ${dtype}; F32, BF16 and F16 are what a weight can be here. Convert it first.`,
+        `Tensor ${name} in ${file.path} has dtype ${dtype}; a weight must be F32, BF16 or F16. Convert it first.`,
       )
     }
     return (await this.readRaw(name)) as FloatTensor

@@ -61,7 +61,9 @@ export class GgufFile {
         } catch (error) {
           if (!(error instanceof NeedMore)) throw error
           if (error.end > file.size)
-            throw new UserError(`${path} is cut off: its header goes on after byte ${file.size}. Fetch it again.`)
+            throw new UserError(
+              `${path} is cut off: its header continues beyond byte ${file.size}, where the file ends. Fetch it again.`,
+            )
         }
       }
     } catch (error) {
@@ -125,7 +127,7 @@ function parseHeader(bytes: Uint8Array<ArrayBuffer>, file: RangeFile): Header {
   cursor.at = 4
   const version = cursor.uint32()
   if (version !== 2 && version !== 3) {
-    throw bad(`its version is ${version > 0xffff ? 'that of a big-endian file' : version}, and versions 2 and 3 are read`)
+    throw bad(`its version is ${version > 0xffff ? 'that of a big-endian file' : version}, but only versions 2 and 3 can be read`)
   }
   const tensorCount = cursor.uint64()
   const keyCount = cursor.uint64()
@@ -150,7 +152,7 @@ function parseHeader(bytes: Uint8Array<ArrayBuffer>, file: RangeFile): Header {
     tensor.start += dataStart
     const end = tensor.start + tensor.length
     if (end > file.size)
-      throw bad(`tensor ${tensor.name} should end at byte ${end}, the file ends at ${file.size}; fetch it again`)
+      throw bad(`tensor ${tensor.name} should end at byte ${end}, but the file ends at ${file.size}; fetch it again`)
     tensors.set(tensor.name, tensor)
   }
   return { metadata, tensors }
@@ -161,7 +163,7 @@ function tensorOf(name: string, shape: number[], type: number, start: number, ba
   if (!format) {
     const readable = Object.values(BLOCK_FORMATS).map((f) => f.name)
     throw bad(
-      `tensor ${name} has the type ${OTHER_FORMATS[type] ?? `number ${type}`}, and these are read: ${readable.join(', ')}`,
+      `tensor ${name} has the type ${OTHER_FORMATS[type] ?? `number ${type}`}, which cannot be read; the types that can be read are ${readable.join(', ')}`,
     )
   }
   const values = shape.reduce((a, b) => a * b, 1)
@@ -209,7 +211,7 @@ class Cursor {
   value(type: number, depth = 0): GgufValue {
     if (type === 8) return this.string()
     if (type === 9) {
-      if (depth > MOST_DEPTH) throw this.#bad(`its metadata has lists more than ${MOST_DEPTH} deep`)
+      if (depth > MOST_DEPTH) throw this.#bad(`its metadata has lists nested more than ${MOST_DEPTH} deep`)
       const inner = this.uint32()
       const count = this.uint64()
       const least = this.at + count * (VALUE_BYTES[inner] ?? 1)

@@ -72,7 +72,7 @@ export function metadataReader(file: GgufFile) {
   }
   const above0 = (key: string, otherwise?: number): number => {
     const value = get<number>(key, isNumber, 'a number') ?? otherwise
-    if (value === undefined) throw new UserError(`${file.path}: the metadata has no ${key}. Is it a whole model?`)
+    if (value === undefined) throw new UserError(`${file.path}: the metadata has no ${key}. Is the file a complete model?`)
     if (!(value > 0 && value < Infinity)) throw new UserError(`${file.path}: ${key} is ${value}; it must be a number above 0.`)
     return value
   }
@@ -108,7 +108,7 @@ export async function ggufConfig(file: GgufFile, eosTokenIds: number[]): Promise
   const arch = meta.string('general.architecture') ?? ''
   if (!ARCHITECTURES.includes(arch)) {
     throw new UserError(
-      `${file.path}: its architecture "${arch}" is not supported; of GGUF files dawn-rl runs ${architectureNames}. Take the model's Hugging Face folder where model_type is one of ${familyNames}.`,
+      `${file.path}: its architecture "${arch}" is not supported in GGUF files; ${architectureNames} are. Use the model's Hugging Face folder if its model_type is one of ${familyNames}.`,
     )
   }
   if ((meta.number('split.count') ?? 1) > 1) {
@@ -120,7 +120,9 @@ export async function ggufConfig(file: GgufFile, eosTokenIds: number[]): Promise
   const headDim = meta.number(`${arch}.attention.key_length`) ?? meta.number(`${arch}.rope.dimension_count`) ?? hiddenSize / heads
   const ropeDim = meta.number(`${arch}.rope.dimension_count`) ?? headDim
   if (ropeDim !== headDim)
-    throw new UserError(`${file.path}: rotary embeddings turn ${ropeDim} of ${headDim} sizes of a head; only all are supported.`)
+    throw new UserError(
+      `${file.path}: rotary embeddings are applied to ${ropeDim} of the ${headDim} dimensions of a head; only all of them are supported.`,
+    )
   const layers = meta.count(`${arch}.block_count`, MOST_LAYERS)
   const ropeTheta = exactDecimal(meta.above0(`${arch}.rope.freq_base`, 10_000))
   return {
@@ -164,7 +166,7 @@ function graniteParts(file: GgufFile): Partial<ModelConfig> {
   // Its files say by this whether heads are turned. No config.json of this family says that they are not, so nothing could be written.
   if (meta.flag('granite.rope.scaling.finetuned') === false)
     throw new UserError(
-      `${file.path}: granite.rope.scaling.finetuned is false, which means no rotary embedding, and Granite's GGUF files are supported with it alone. Take the model's Hugging Face folder.`,
+      `${file.path}: granite.rope.scaling.finetuned is false, which means no rotary embedding; Granite's GGUF files are supported only with it. Use the model's Hugging Face folder.`,
     )
   return {
     embeddingScale: unlessOne(factor('embedding_scale')),
@@ -182,7 +184,7 @@ export function refuseOtherTensors(file: GgufFile, config: ModelConfig): void {
   const known = tensorShapes(config)
   const other = [...file.tensors.keys()].find((name) => COMPUTED.test(name) && !known.has(hfName(name, config) ?? ''))
   if (other !== undefined)
-    throw new UserError(`${file.path}: its tensor ${other} is not supported, and without it the model would be another one.`)
+    throw new UserError(`${file.path}: its tensor ${other} is not supported, and leaving it out would change the model.`)
 }
 
 /** The decimal that was meant by a float32 (9.99999974e-06 is 1e-5): the shortest that rounds to it. */
@@ -209,7 +211,7 @@ async function ropeScaling(file: GgufFile, arch: string, headDim: number, theta:
   const factors = await file.readFloat32('rope_freqs.weight')
   if (factors.length !== headDim / 2) {
     throw new UserError(
-      `${file.path}: rope_freqs.weight has ${factors.length} factors, and a head of ${headDim} needs ${headDim / 2}.`,
+      `${file.path}: rope_freqs.weight has ${factors.length} factors, but a head of ${headDim} needs ${headDim / 2}.`,
     )
   }
   return KNOWN_LLAMA3.find((known) => isLlama3(known, factors, theta)) ?? { type: 'factors', factors }
@@ -233,7 +235,7 @@ function yarn(file: GgufFile, arch: string): RopeScaling {
     const value = meta.number(`${path}.${name}`) ?? usual
     if (value !== usual)
       throw new UserError(
-        `${file.path}: ${path}.${name} is ${exactDecimal(value)}, and only ${usual} is supported in a GGUF file. Take the model's Hugging Face folder.`,
+        `${file.path}: ${path}.${name} is ${exactDecimal(value)}, but only ${usual} is supported in a GGUF file. Use the model's Hugging Face folder.`,
       )
   }
   if (file.tensors.has('rope_freqs.weight'))

@@ -122,21 +122,19 @@ export function ggufTokenizerParts(file: GgufFile): TokenizerParts {
   const meta = metadataReader(file)
   const model = meta.string('tokenizer.ggml.model')
   if (model === undefined)
-    throw new UserError(`${file.path} has no tokenizer (tokenizer.ggml.model). Use a GGUF that was made with one.`)
+    throw new UserError(`${file.path} has no tokenizer (tokenizer.ggml.model). Use a GGUF file that includes one.`)
   if (model !== 'gpt2')
-    throw new UserError(`${file.path}: its tokenizer is of the kind "${model}", and only byte-level BPE ("gpt2") is supported.`)
+    throw new UserError(`${file.path}: its tokenizer is of the kind "${model}", but only byte-level BPE ("gpt2") is supported.`)
   const pre = meta.string('tokenizer.ggml.pre') ?? ''
   const kind = Object.hasOwn(KINDS, pre) ? KINDS[pre] : undefined
   if (!kind) {
     const known = Object.keys(KINDS).join(', ')
-    throw new UserError(
-      `${file.path}: its way of splitting text, tokenizer.ggml.pre "${pre}", is not known here; known are ${known}.`,
-    )
+    throw new UserError(`${file.path}: its pre-tokenizer (tokenizer.ggml.pre) "${pre}" is not supported; ${known} are.`)
   }
   const tokens = meta.strings('tokenizer.ggml.tokens')
   const merges = meta.strings('tokenizer.ggml.merges')
   if (!tokens || !merges)
-    throw new UserError(`${file.path} has no tokenizer.ggml.tokens or no tokenizer.ggml.merges. Is it a whole model?`)
+    throw new UserError(`${file.path} lacks tokenizer.ggml.tokens or tokenizer.ggml.merges. Is the file a complete model?`)
   const types = meta.numbers('tokenizer.ggml.token_type') ?? []
   const special = tokens.flatMap((content, id) =>
     types[id] === CONTROL || types[id] === USER_DEFINED ? [addedToken(id, content, types[id] === CONTROL)] : [],

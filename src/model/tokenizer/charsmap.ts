@@ -14,7 +14,7 @@ const offset = (unit: number) => (unit >>> 10) << ((unit & 0x200) >>> 6)
 export function charsmapOf(base64: string): (text: string) => string {
   const bytes = Buffer.from(base64, 'base64')
   const size = bytes.length < 4 ? Infinity : bytes.readUInt32LE(0)
-  if (size + 4 > bytes.length || size % 4 !== 0) throw new Error('its precompiled_charsmap is not whole')
+  if (size + 4 > bytes.length || size % 4 !== 0) throw new Error('its precompiled_charsmap is incomplete')
   const trie = Uint32Array.from({ length: size / 4 }, (_, i) => bytes.readUInt32LE(4 + 4 * i))
   const texts = bytes.subarray(4 + size)
   /** The replacement of the shortest prefix of `part` in the table, which stands for all of `part`. */

@@ -30,15 +30,10 @@ export function exactForm(tokenizerJson: Json, tokenizerConfig: Json): Json {
     if (!known.has(Number(id))) added.push({ ...token, id: Number(id) })
   }
   const word = added.find((token) => token.single_word)
-  if (word)
-    throw new Error(
-      `its added token ${JSON.stringify(word.content)} is a single_word, one only between spaces, and such are not supported`,
-    )
+  if (word) throw new Error(`its added token ${JSON.stringify(word.content)} is marked as single_word, which is not supported`)
   const { continuing_subword_prefix: prefix, type } = (tokenizerJson.model ?? {}) as Json
   if (prefix && type === 'BPE')
-    throw new Error(
-      `its continuing_subword_prefix is ${JSON.stringify(prefix)}, and of BPE models only those without one are supported`,
-    )
+    throw new Error(`its continuing_subword_prefix is ${JSON.stringify(prefix)}; BPE models are supported only without one`)
   return {
     normalizer: null,
     post_processor: null,

@@ -194,7 +194,7 @@ class HuggingFaceTokenizer implements Tokenizer {
     const goesOn = options.continueFinalMessage ?? false
     if (goesOn && options.addGenerationPrompt)
       throw new UserError(
-        'continue_final_message and add_generation_prompt are both set; an answer is either begun or gone on with.',
+        'continue_final_message and add_generation_prompt are both set; an answer is either started or continued.',
       )
     const variables: Json = { tools, documents: null }
     for (const name of SPECIAL_NAMES) {

@@ -143,7 +143,7 @@ test('a folder that is not there, or a port that is taken, is a sentence', async
   const { outputs, viewer: server } = await viewer()
   const port = Number(new URL(server.view.origin).port)
   await expect(startView({ outputs: outputs.path, port })).rejects.toThrow(
-    `can't listen on 127.0.0.1:${port}: something listens there`,
+    `can't listen on 127.0.0.1:${port}: that address is in use`,
   )
 })
 
