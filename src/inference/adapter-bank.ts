@@ -152,7 +152,7 @@ export class AdapterBank {
     const most = Math.max(0, ...plans.map((plan) => (plan ? plan.values * 4 : 0)))
     if (most > maxBinding) {
       throw new UserError(
-        `${room} adapters of rank ${width} beside each other need a buffer of ${most} bytes, and this device binds ${maxBinding}. Load fewer, or of a smaller rank.`,
+        `${room} adapters of rank ${width} need a buffer of ${most} bytes together, but this GPU can bind at most ${maxBinding}. Load fewer, or adapters of a smaller rank.`,
       )
     }
     const groups = this.#groups.flatMap((group, g) => (plans[g] ? [{ group, plan: plans[g] }] : []))

@@ -148,7 +148,7 @@ export class Adapters implements AdapterSet {
     throw new UserError(
       maxAdapters === 0
         ? `There is no place for the adapter ${name}: the server was started with --max-loras 0.`
-        : `There is no place for the adapter ${name}: ${maxAdapters} at most, and there are ${names.join(', ')}. Unload one.`,
+        : `There is no place for the adapter ${name}: at most ${maxAdapters} can be loaded, and there are already ${names.join(', ')}. Unload one.`,
     )
   }
 
@@ -158,7 +158,10 @@ export class Adapters implements AdapterSet {
     checkFinite(adapter)
     const { maxRank } = this.#limits
     for (const [path, { r }] of adapter.tensors)
-      if (r > maxRank) throw new UserError(`The adapter ${adapter.dir} has rank ${r} (${path}), and ${maxRank} is the largest.`)
+      if (r > maxRank)
+        throw new UserError(
+          `The adapter ${adapter.dir} has rank ${r} (${path}), but ${maxRank} is the largest that can be loaded.`,
+        )
   }
 
   #tidy(entry: Entry): void {

@@ -23,14 +23,16 @@ export function cacheOf({ gpu, config }: Decoder, options: EngineOptions): Cache
   // The rotated part of a head, too, is written eight values at a time.
   const eights = [config.headDim, rotaryDimOf(config)].find((channels) => channels % 8 !== 0)
   if (f16 && eights !== undefined) {
-    throw new UserError(`A KV cache of f16 needs heads of a multiple of 8 values, and this model's have ${eights}.`)
+    throw new UserError(
+      `A KV cache in f16 needs heads whose size is a multiple of 8, but this model's heads have ${eights} values.`,
+    )
   }
   const rowBytes = config.kvHeads * config.headDim * (f16 ? 2 : 4)
   // One more page is reserved for padding rows.
   const bindable = Math.floor(gpu.facts.limits.maxBinding / (rowBytes * pageSize)) - 1
   if (bindable * pageSize < maxLength) {
     throw new UserError(
-      `A sequence of ${maxLength} tokens does not fit this adapter's KV cache, which holds ${bindable * pageSize}. Lower max_seq_len.`,
+      `A sequence of ${maxLength} tokens does not fit into a KV cache on this GPU, which has room for at most ${bindable * pageSize}. Lower max_seq_len.`,
     )
   }
   const pagesEach = Math.ceil(maxLength / pageSize)
@@ -39,7 +41,7 @@ export function cacheOf({ gpu, config }: Decoder, options: EngineOptions): Cache
   const pages = Math.min(cacheRows ? Math.ceil(cacheRows / pageSize) : maxSequences * pagesEach, bindable, affordable)
   if (affordable < pagesEach) {
     throw new UserError(
-      `A KV cache of ${cacheBytes} bytes has room for ${pages * pageSize} tokens, and one sequence may have ${maxLength}: at least ${pagesEach * pageBytes} bytes are needed.`,
+      `A KV cache of ${cacheBytes} bytes has room for ${pages * pageSize} tokens, but one sequence may have ${maxLength}: at least ${pagesEach * pageBytes} bytes are needed.`,
     )
   }
   return { pages, pageSize, f16 }

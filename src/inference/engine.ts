@@ -83,7 +83,7 @@ export class Engine implements ServingEngine {
     const most = Math.floor(gpu.facts.limits.maxBinding / widest)
     if (maxRows > most) {
       throw new UserError(
-        `A step of up to ${maxRows} tokens does not fit this adapter, which binds the activations of ${most} at once. Lower max_num_batched_tokens or max_num_seqs.`,
+        `A step of up to ${maxRows} tokens does not fit this GPU, which can bind the activations of at most ${most} at once. Lower max_num_batched_tokens or max_num_seqs.`,
       )
     }
     this.#ahead = options.ahead ?? !gpu.facts.software

@@ -19,13 +19,13 @@ export function checkRequest(request: GenerationRequest, limits: RequestLimits):
   const wanted = promptIds.length + max_tokens
   if (wanted > maxLength) {
     throw new UserError(
-      `The prompt has ${promptIds.length} tokens and max_tokens is ${max_tokens}: together ${wanted}, and a sequence may have ${maxLength}. ` +
+      `The prompt has ${promptIds.length} tokens and max_tokens is ${max_tokens}: together ${wanted}, but a sequence may have at most ${maxLength}. ` +
         'Shorten the prompt, lower max_tokens, or raise max_seq_len.',
     )
   }
   if (wanted > cacheRows) {
     throw new UserError(
-      `The prompt has ${promptIds.length} tokens and max_tokens is ${max_tokens}: together ${wanted}, and the KV cache has room for ${cacheRows}.`,
+      `The prompt has ${promptIds.length} tokens and max_tokens is ${max_tokens}: together ${wanted}, but the KV cache has room for only ${cacheRows}.`,
     )
   }
   const wrong = promptIds.find((id) => !Number.isInteger(id) || id < 0 || id >= vocabulary)

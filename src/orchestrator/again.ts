@@ -46,7 +46,7 @@ export class Replays {
       const { signal } = this.#stop
       if (!this.#again || n >= this.#again.tries || !this.#worked || signal.aborted || this.#again.hopeless()) throw error
       const ms = pauseMs(n, this.#again)
-      this.#warn?.(`${error.message} They are played again in ${ms / 1000} s (try ${n + 2} of ${this.#again.tries + 1}).`)
+      this.#warn?.(`${error.message} They are tried again in ${ms / 1000} s (try ${n + 2} of ${this.#again.tries + 1}).`)
       await sleep(ms, undefined, { signal }).catch(() => {})
       if (signal.aborted) throw error
     }
@@ -57,7 +57,7 @@ function allFailed(step: number, rollouts: Rollout[], times: number): Error {
   const often = times > 1 ? `, ${times} times in a row` : ''
   const [{ error, completion_tokens }] = rollouts
   const limit = limitKey(error ?? '')
-  const message = `All ${rollouts.length} rollouts of step ${step} failed${often}. The first one: ${error}.${limit ? ` Raise ${limit}.` : ''}`
+  const message = `All ${rollouts.length} rollouts of step ${step} failed${often}. The first error: ${error}.${limit ? ` Raise ${limit}.` : ''}`
   // A UserError if the environment is to blame: its code threw, its prompt is too long, or it could not score the answers. Other failures are the
   // sampler's or come from a time limit.
   const isTheirs =

@@ -61,7 +61,7 @@ function advantagesOf(
   const advantages: unknown = call('advantage', name, () => run(group, args, groups))
   const wrong = (what: string) =>
     new UserError(
-      `The advantage ${name} ${what}. It must give one finite number, or an array with one a completion token, for each rollout of the group.`,
+      `The advantage ${name} ${what}. It must return one finite number, or an array with one per completion token, for each rollout of the group.`,
     )
   if (!Array.isArray(advantages)) throw wrong(`returned ${show(advantages)}`)
   if (advantages.length !== group.length)
@@ -93,5 +93,5 @@ const listOf = (value: unknown): number[] | undefined =>
 function show(value: unknown): string {
   if (value instanceof Promise) return 'a promise (the function must not be async)'
   if (typeof value === 'object' && value !== null) return 'an object'
-  return typeof value === 'function' ? 'a function' : `${typeof value === 'string' ? 'the text ' : ''}${String(value)}`
+  return typeof value === 'function' ? 'a function' : `${typeof value === 'string' ? 'the string ' : ''}${String(value)}`
 }

@@ -54,7 +54,7 @@ export function checkPlaces({
     if (maxConcurrent >= most) continue
     const key = most === trained ? 'rollouts_per_example' : 'eval_rollouts_per_example'
     throw new UserError(
-      `${source.name} plays the rollouts of a task together: max_concurrent (${maxConcurrent}) must be ${key} (${most}) or more.`,
+      `${source.name} plays the rollouts of a task together: max_concurrent (${maxConcurrent}) must be at least ${key} (${most}).`,
     )
   }
 }

@@ -24,7 +24,7 @@ export interface AlgorithmOptions {
 
 /** @throws UserError that names the key, the file and what is wrong with it */
 export async function loadAlgorithm(options: AlgorithmOptions): Promise<Algorithm> {
-  const advantageShape = '(group, args) => one number, or one array of numbers a token, for each rollout'
+  const advantageShape = '(group, args) => one number, or an array with one number per token, for each rollout'
   const filterShape = '(group, args) => true to train on the group'
   const [advantage, passing] = await Promise.all([
     load('advantage', options.advantage, advantages, options.advantage_args, advantageShape),

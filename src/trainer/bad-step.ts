@@ -38,9 +38,9 @@ export async function writeBadStep(
   await whenThereIsRoom(`the batch of step ${batch.step}`, () => write(dir, batch, bad, faults), warn)
   const where = bad.index > 0 ? `update ${bad.index + 1} of step ${batch.step}` : `step ${batch.step}`
   warn(
-    `${where} was not finite and is skipped: the weights stay as they were, its batch is in ${basename(dir)}/. Three in a row end the run.` +
+    `${where} was not finite and is skipped: the weights stay as they were, and its batch is in ${basename(dir)}/. Three in a row end the run.` +
       (faults.length > 0
-        ? ` At fault: ${faults[0]}${faults.length > 1 ? `, and ${faults.length - 1} more (note.txt there)` : ''}.`
+        ? ` At fault: ${faults[0]}${faults.length > 1 ? `, and ${faults.length - 1} more (see note.txt there)` : ''}.`
         : ''),
   )
   return dir
@@ -58,7 +58,7 @@ function faultsOf({ samples }: TrainingBatch, results: readonly SampleResult[]):
       if (!Number.isFinite(advantages[t])) return `the advantage of token ${t} is ${advantages[t]}`
       if (!Number.isFinite(inferenceLogprobs[t])) return `the sampler's log-probability of token ${t} is ${inferenceLogprobs[t]}`
       if (refLogprobs && !Number.isFinite(Math.fround(klTerm(logprobs[t], refLogprobs[t]))))
-        return `the KL term of token ${t} is more than a float32 holds (its log-probability is ${logprobs[t]}, and the reference's ${refLogprobs[t]})`
+        return `the KL term of token ${t} overflows float32 (its log-probability is ${logprobs[t]}, and the reference's is ${refLogprobs[t]})`
       return undefined
     }
     const token = lossMask.findIndex((counts, t) => counts === 1 && wrong(t) !== undefined)
@@ -85,17 +85,17 @@ function write(dir: string, batch: TrainingBatch, { what, index }: BadUpdate, fa
   )
   const note = [
     index > 0
-      ? `Update ${index + 1} of step ${batch.step} was skipped, and those after it: ${what}. The weights are those of the update before.`
-      : `Step ${batch.step} was skipped: ${what}. The weights are those of the step before.`,
+      ? `Update ${index + 1} of step ${batch.step} and those after it were skipped: ${what}. The weights are those of the previous update.`
+      : `Step ${batch.step} was skipped: ${what}. The weights are those of the previous step.`,
     `${counted(batch.samples.length, 'sequence')}, ${counted(batch.lossTokenCount, 'loss token')}. ${broken} of their inputs were not finite${broken ? ' (written as 0 in batch.json)' : ''}.`,
     ...(faults.length > 0
       ? faults.slice(0, MOST_NAMED).map((fault) => `At fault: ${fault}.`)
       : [
-          'No sequence stands out: the log-probabilities and inputs of all are finite. It is the loss, or the gradient on its way back.',
+          'No single sequence is at fault: all log-probabilities and inputs are finite. The cause is in the loss or in the backward pass.',
         ]),
     ...(faults.length > MOST_NAMED ? [`And ${faults.length - MOST_NAMED} more.`] : []),
-    `To look at it again: ${CLI} score --model MODEL [--adapter CHECKPOINT] --batch batch.json --out scores.safetensors`,
-    'Usual reasons: a learning rate that is too high, a loss or a reward that divides by 0.',
+    `To compute the batch again: ${CLI} score --model MODEL [--adapter CHECKPOINT] --batch batch.json --out scores.safetensors`,
+    'Usual causes: a learning rate that is too high, a loss or a reward that divides by 0.',
   ]
   writeFileSync(join(dir, 'note.txt'), `${note.join('\n')}\n`)
 }

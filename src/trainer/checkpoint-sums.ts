@@ -28,7 +28,8 @@ export async function changedBecause(dir: string): Promise<string | undefined> {
     return `its ${SUMS} cannot be read (${messageOf(error)})`
   }
   for (const [name, sum] of Object.entries(sums))
-    if ((await sumOf(join(dir, name))) !== sum) return `${name} has its size, and other bytes than were written`
+    if ((await sumOf(join(dir, name))) !== sum)
+      return `${name} has the right size, but its bytes are not the ones that were written`
   return undefined
 }
 

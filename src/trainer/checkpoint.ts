@@ -201,17 +201,17 @@ export async function loadCheckpoint(
   intact = false,
 ): Promise<CheckpointState> {
   const why = intact ? brokenBecause(dir) : await damagedBecause(dir)
-  if (why) throw new UserError(`${dir} is no whole checkpoint: ${why}. Resume from another one.`)
+  if (why) throw new UserError(`${dir} is not a complete checkpoint: ${why}. Resume from another one.`)
   const state = JSON.parse(readFileSync(join(dir, 'state.json'), 'utf8')) as CheckpointState
   const { decoder, optimizer } = trainer
   const trains = about.lora ? 'adapter' : 'all weights'
   const refuse: Refuse = (what, key) =>
-    new UserError(`The checkpoint ${dir} ${what}. Set ${key} as it was in the run that wrote the checkpoint.`)
+    new UserError(`The checkpoint ${dir} ${what}. Set ${key} to what it was in the run that wrote the checkpoint.`)
   if (!(state.format >= 1 && state.format <= FORMAT))
     throw new UserError(
-      `The checkpoint ${dir} has format ${state.format}, and this version of dawn-rl reads 1 to ${FORMAT}. Use the version that wrote it.`,
+      `The checkpoint ${dir} has format ${state.format}, but this version of dawn-rl reads 1 to ${FORMAT}. Use the version that wrote it.`,
     )
-  if (state.trains !== trains) throw refuse(`trains ${state.trains}, and this run ${trains}`, 'trainer.args.use_lora')
+  if (state.trains !== trains) throw refuse(`trains ${state.trains}, but this run trains ${trains}`, 'trainer.args.use_lora')
   if (baseName(state.model) !== baseName(decoder.name))
     throw refuse(`is of the model ${state.model}, not of ${decoder.name}`, 'model')
   const [modules, sizes] = about.lora ? ['trainer.args.lora_target_modules', 'trainer.args.lora_rank'] : ['model', 'model']
@@ -221,14 +221,14 @@ export async function loadCheckpoint(
     const store = decoder.store!
     // Compare everything before writing anything.
     for (const { name, shape } of store.parameters) {
-      if (!source.has(`${name}.exp_avg`)) throw refuse(`does not train ${name}, and this run does`, modules)
+      if (!source.has(`${name}.exp_avg`)) throw refuse(`does not train ${name}, but this run does`, modules)
       const found = source.shape(`${name}.exp_avg`)
       if (found.join() !== shape.join())
-        throw refuse(`has ${name} in the shape [${found.join(', ')}], and this run in [${shape.join(', ')}]`, sizes)
+        throw refuse(`has ${name} in the shape [${found.join(', ')}], but this run has it in [${shape.join(', ')}]`, sizes)
     }
     const count = source.names().filter((name) => name.endsWith('.exp_avg')).length
     if (count !== store.parameters.length)
-      throw refuse(`trains ${count} tensors, and this run ${store.parameters.length}`, modules)
+      throw refuse(`trains ${count} tensors, but this run trains ${store.parameters.length}`, modules)
     const uploads = new Uploads(store.gpu)
     for (const parameter of store.parameters) {
       const { name } = parameter
@@ -259,17 +259,17 @@ async function adapterValues(dir: string, lora: LoraConfig, refuse: Refuse): Pro
   const { config, tensors } = await readAdapter(dir)
   if (config.useRslora !== lora.useRslora)
     throw refuse(
-      `has use_rslora ${config.useRslora}, and this run ${lora.useRslora}, of the adapter that it begins with`,
+      `has use_rslora ${config.useRslora}, but this run has ${lora.useRslora}, from the adapter that it starts from`,
       'model.adapter',
     )
   if (config.loraAlpha !== lora.loraAlpha)
-    throw refuse(`has lora_alpha ${config.loraAlpha}, and this run ${lora.loraAlpha}`, 'trainer.args.lora_alpha')
+    throw refuse(`has lora_alpha ${config.loraAlpha}, but this run has ${lora.loraAlpha}`, 'trainer.args.lora_alpha')
   const values = new Map<string, Float32Array>()
   for (const [path, { A, B, r, scale }] of tensors) {
     const here = scaleOf(lora, path, r)
     if (here !== scale)
       throw refuse(
-        `multiplies ${path} by ${scale}, and this run by ${here}, as alpha_pattern of the adapter that it begins with has it`,
+        `multiplies ${path} by ${scale}, but this run multiplies it by ${here}, set by alpha_pattern of the adapter that it starts from`,
         'model.adapter',
       )
     values.set(`${path}.lora_A.weight`, A).set(`${path}.lora_B.weight`, B)
@@ -324,7 +324,7 @@ export function brokenBecause(dir: string): string | undefined {
   for (const [name, size] of Object.entries(sizes)) {
     const found = statSync(join(dir, name), { throwIfNoEntry: false })
     if (found?.size !== size) return found ? `${name} has ${found.size} bytes instead of ${size}` : `${name} is missing`
-    if (!beginsWell(join(dir, name))) return `${name} has its size, and something else in it`
+    if (!beginsWell(join(dir, name))) return `${name} has the right size but the wrong content`
   }
   return undefined
 }

@@ -79,14 +79,14 @@ export class Fitting {
     const { rows, divisible } = largestOf(batch.samples, this.#tokens, sharesPrompts(this.#decoder.config))
     if (!divisible) {
       throw new UserError(
-        `Step ${batch.step} does not fit: ${error.message}, and micro-batches are as small as they can be (${rows} tokens). ` +
+        `Step ${batch.step} does not fit into memory: ${error.message}, and micro-batches are already as small as they can be (${rows} tokens). ` +
           'Lower trainer.args.max_seq_len or inference.max_num_seqs (kv_cache_bytes), set gradient_checkpointing = true, or give the run more memory (gpu_memory).',
       )
     }
     this.shrinkTo(Math.max(1, Math.floor(Math.min(rows, this.#tokens) / 2)))
     return (
-      `${error.message}: from here on micro-batches have ${this.#tokens} tokens, which changes no gradient but in its rounding. ` +
-      `To begin so: trainer.args.micro_batch_tokens = ${this.#tokens}.`
+      `${error.message}: from now on micro-batches have ${this.#tokens} tokens, which changes gradients only in their rounding. ` +
+      `To start with this size, set trainer.args.micro_batch_tokens = ${this.#tokens}.`
     )
   }
 

@@ -71,7 +71,7 @@ export class ReferenceSync {
     if (!existsSync(saved)) return
     if (about.lora && !frozenStore(reference)) {
       throw new UserError(
-        `The reference model of ${checkpoint} was moved on, and this run keeps none of its own: set trainer.args.ref_model_sync_steps (above max_steps it moves no further).`,
+        `The reference model of ${checkpoint} was updated during training, but this run does not update its own: set trainer.args.ref_model_sync_steps (above max_steps, the reference model stays as it is).`,
       )
     }
     link(saved, this.#path)

@@ -50,13 +50,13 @@ export function checkSameTokens(policy: Words, reference: Words): void {
     const [own, other] = [ours.idToToken(id), theirs.idToToken(id)]
     if (own === null || own === other) continue
     throw new UserError(
-      `The reference model ${reference.name} has other tokens than ${policy.name}: ${id} is ${JSON.stringify(other)} there and ${JSON.stringify(own)} here, so its log-probabilities say nothing of ours. Name a model of the same family, with the same tokenizer.`,
+      `The reference model ${reference.name} has a different vocabulary from ${policy.name}: token ${id} is ${JSON.stringify(other)} there and ${JSON.stringify(own)} here, so their log-probabilities cannot be compared. Name a model of the same family, with the same tokenizer.`,
     )
   }
   const [rows, needed] = [reference.config.vocabSize, policy.config.vocabSize]
   if (rows >= needed) return
   throw new UserError(
-    `The reference model ${reference.name} has ${rows} rows in its embedding and ${policy.name} ${needed}: a token that the policy samples may be none of its. Name one with at least as many.`,
+    `The reference model ${reference.name} has ${rows} rows in its embedding, but ${policy.name} has ${needed}: the policy may sample a token that the reference model does not have. Name a model with at least as many.`,
   )
 }
 

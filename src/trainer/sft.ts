@@ -129,7 +129,7 @@ export function sampleOf(example: SftExample, tokenizer: SftTokenizer, where: st
   } else encodeChat(example, tokenizer, where, (text) => put(goOn(text), 0), answer)
   // Tokens after the last answer are not needed to predict any token with loss.
   const length = mask.lastIndexOf(1) + 1
-  if (length === 0) throw new UserError(`${where} has no answer of the assistant to learn from.`)
+  if (length === 0) throw new UserError(`${where} has no assistant message to train on.`)
   const lossMask = Uint8Array.from(mask.slice(0, length))
   lossMask[0] = 0
   return { ...untrained(Int32Array.from(ids.slice(0, length))), lossMask, advantages: Float32Array.from(lossMask) }
@@ -165,29 +165,29 @@ function encodeChat(
       const bare = tokenizer.renderChat(messages.slice(0, i), { addGenerationPrompt: false, tools, variables })
       if (after.startsWith(bare))
         throw new UserError(
-          `${where}: the chat template opens an answer with ${JSON.stringify(before.slice(bare.length))} and writes message ${i} otherwise, so what it is to follow is never seen. Put a chat_template.jinja beside the model that writes both alike.`,
+          `${where}: the chat template opens an answer with ${JSON.stringify(before.slice(bare.length))} but writes message ${i} differently, so the model would never be trained on the opening that it is given later. Put a chat_template.jinja beside the model that writes both the same way.`,
         )
     }
     if (!before.startsWith(done) || !after.startsWith(before)) {
       throw new UserError(
-        `${where}: the chat template writes earlier turns differently once message ${i} is there, so they cannot be learned together. Make one row of each answer.`,
+        `${where}: the chat template writes earlier turns differently once message ${i} follows, so they cannot be trained on together. Make a separate row for each answer.`,
       )
     }
     const written = dense(after.slice(done.length))
     if (!written.includes(dense(thoughtsOf(messages[i]) ?? ''))) {
       throw new UserError(
-        `${where}: the chat template does not write the reasoning_content of message ${i}. Put it into the content as the model is to write it, or take it out.`,
+        `${where}: the chat template does not write the reasoning_content of message ${i}. Put it into the content in the form in which the model should write it, or remove it.`,
       )
     }
     if (!written.includes(dense(thoughtsIn(messages[i].content)))) {
       throw new UserError(
-        `${where}: the chat template leaves out the thoughts in the content of message ${i}, up to its </think>. Put a chat_template.jinja beside the model that writes them, or take them out.`,
+        `${where}: the chat template leaves out the reasoning in the content of message ${i}, up to its </think>. Put a chat_template.jinja that keeps it beside the model, or remove the reasoning.`,
       )
     }
     const silent = (messages[i].tool_calls ?? []).find((call) => !after.slice(before.length).includes(call.function.name))
     if (silent) {
       throw new UserError(
-        `${where}: the chat template does not write the call of ${silent.function.name} in message ${i}. Put it into the content as the model is to write it, or take it out.`,
+        `${where}: the chat template does not write the call of ${silent.function.name} in message ${i}. Put it into the content in the form in which the model should write it, or remove it.`,
       )
     }
     context(before.slice(done.length))

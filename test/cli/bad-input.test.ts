@@ -193,7 +193,7 @@ describe('files of the algorithm', () => {
     runs.write('nan.ts', 'export default (group) => group.map((r) => r.reward / 0 - Infinity)\n')
     await refused(
       ['advantage=./nan.ts'],
-      /^The advantage \.\/nan\.ts gave rollout 0 the value NaN\. It must give one finite number/,
+      /^The advantage \.\/nan\.ts gave rollout 0 the value NaN\. It must return one finite number/,
     )
   })
 

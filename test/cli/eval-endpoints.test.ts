@@ -143,7 +143,7 @@ test.each([
   "This model's maximum context length is 64 tokens. However, you requested 80 tokens.",
   'the request exceeds the available context size, try increasing it',
   'The input (80 tokens) is longer than the maximum model length of 64.',
-  "max_tokens: 16 is too large: the prompt has 60 tokens, together 76, and this model's maximum context length is 64 tokens.",
+  "max_tokens: 16 is too large: with the prompt's 60 tokens that makes 76, but this model's maximum context length is 64 tokens.",
 ])('a conversation that fills the context ends, and its answers are scored: %s', async (message) => {
   let asked = 0
   const server = createServer((_, response) => {

@@ -157,7 +157,7 @@ test('rewards that never come: the rollout fails by its limit and the step goes 
   const outcome = await runs.run(words)
   good(outcome)
   expect(outcome.stdout).toMatch(
-    /All 8 rollouts of step 3 failed\. The first one: .*limit of 1\.5 s\. Raise trainer\.args\.reward_timeout\. They are played again in 3 s \(try 2 of 6\)/,
+    /All 8 rollouts of step 3 failed\. The first error: .*limit of 1\.5 s\. Raise trainer\.args\.reward_timeout\. They are tried again in 3 s \(try 2 of 6\)/,
   )
   expect(stepsOf('hang')).toEqual([1, 2, 3])
   const failed = runs.rows('hang', 'rollouts/step_2.jsonl').filter((row) => row.reward === null)

@@ -142,7 +142,9 @@ describe('a run in turns (max_async_level = 0)', () => {
     writeFileSync(moments, bytes)
     const again = await runs.run(['run_name=halves', 'max_steps=4', ...inTurns, '--resume'])
     good(again)
-    expect(again.stdout).toMatch(/skipped .+step_4: optimizer\.safetensors has its size, and other bytes than were written/)
+    expect(again.stdout).toMatch(
+      /skipped .+step_4: optimizer\.safetensors has the right size, but its bytes are not the ones that were written/,
+    )
     expect(adapterOf('halves', 4).equals(adapterOf('whole', 4))).toBe(true)
   })
 
@@ -150,7 +152,7 @@ describe('a run in turns (max_async_level = 0)', () => {
     const before = readFileSync(runs.path('outputs/whole/config.toml'), 'utf8')
     const refused = await runs.run(['--resume', 'outputs/whole', 'lora_rank=8', ...inTurns])
     expect(refused, refused.stderr).toMatchObject({ code: 2 })
-    expect(refused.stderr).toContain('in the shape [4, 32], and this run in [8, 32]')
+    expect(refused.stderr).toContain('in the shape [4, 32], but this run has it in [8, 32]')
     expect(readFileSync(runs.path('outputs/whole/config.toml'), 'utf8')).toBe(before)
   })
 
@@ -388,7 +390,7 @@ describe('ends', () => {
     const outcome = await runs.run(['run_name=away', '--env.args.fails', 'true'])
     expect(outcome).toMatchObject({ code: 2 })
     expect(outcome.stderr).toContain(
-      'All 8 rollouts of step 1 failed. The first one: reward function "even" threw: the judge is away (even.ts:5:27).',
+      'All 8 rollouts of step 1 failed. The first error: reward function "even" threw: the judge is away (even.ts:5:27).',
     )
     expect(runs.runs()).not.toContain('away')
   })

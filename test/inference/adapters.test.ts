@@ -134,7 +134,9 @@ it('requests go on while the policy is published, and adapters are replaced and 
   await expect(start('two', 5)).rejects.toThrow(/no adapter "two": loaded are one/)
   void done.pop()
   // The place is its requests' until they have ended.
-  await expect(engine.adapters.load('three', a)).rejects.toThrow(/2 at most, and there are one, two \(until its requests/)
+  await expect(engine.adapters.load('three', a)).rejects.toThrow(
+    /at most 2 can be loaded, and there are already one, two \(until its requests/,
+  )
   engine.resume()
   await two
   await engine.adapters.load('three', a)
@@ -206,7 +208,7 @@ it('refuses what does not fit, in words, and goes on with what is there', async 
     /good has already been loaded: unload it first, or load it in place/,
   )
   const again = (dir: string) => engine.adapters.load('good', dir, { inPlace: true })
-  await expect(again(await randomAdapter(config, 'large', { rank: 24 }))).rejects.toThrow(/has rank 24 .* and 16 is the largest/)
+  await expect(again(await randomAdapter(config, 'large', { rank: 24 }))).rejects.toThrow(/has rank 24 .* but 16 is the largest/)
   await expect(again(await randomAdapter(config, 'nan', { spoil: Number.NaN }))).rejects.toThrow(/a value that is not finite/)
   await expect(again(golden('qwen3/model'))).rejects.toThrow(/has no adapter_config.json/)
   await expect(again(await randomAdapter({ ...config, intermediateSize: 168 }, 'other'))).rejects.toThrow(/is for another model/)
@@ -215,7 +217,7 @@ it('refuses what does not fit, in words, and goes on with what is there', async 
   const saved = await randomAdapter(config, 'saved')
   writeFileSync(join(saved, 'adapter_config.json'), JSON.stringify({ peft_type: 'LORA', r: 8, lora_alpha: 8, modules_to_save: ['lm_head'] })) // prettier-ignore
   await expect(again(saved)).rejects.toThrow(/modules_to_save is \["lm_head"\]/)
-  await expect(engine.adapters.load('second', 'nowhere')).rejects.toThrow(/no place for the adapter second: 1 at most/)
+  await expect(engine.adapters.load('second', 'nowhere')).rejects.toThrow(/no place for the adapter second: at most 1/)
   expect(() => engineOf(decoder, { maxAdapterRank: 12 })).toThrow(/maxAdapterRank is 12; it must be a multiple of 8/)
   await engineOf(decoder, { maxAdapterRank: 8 }).close()
   expect(engine.adapters.list()).toEqual([{ name: 'good', path: good, rank: 8, version: 1 }])

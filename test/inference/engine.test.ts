@@ -375,7 +375,7 @@ it('refuses steps whose activations are more than the adapter binds at once', as
   limits.maxBinding = Math.max(300 * rows, 4 * kvHeads * headDim * 128)
   const most = Math.floor(limits.maxBinding / rows)
   const words = new RegExp(
-    `tokens does not fit this adapter, which binds the activations of ${most} at once\\. Lower max_num_batched`,
+    `tokens does not fit this GPU, which can bind the activations of at most ${most} at once\\. Lower max_num_batched`,
   )
   expect(() => anyEngine(decoder, { maxPrefillRows: most })).toThrow(words)
   limits.maxBinding = maxBinding

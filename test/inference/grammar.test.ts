@@ -352,7 +352,7 @@ test('references that double each other, and rules that lean on each other, are 
         ],
       }
     const schema = { $defs, ...$ref(0), ...more }
-    await expect(grammars.constraint({ type: 'json_schema', schema })).rejects.toThrow(/too much work/)
+    await expect(grammars.constraint({ type: 'json_schema', schema })).rejects.toThrow(/too many references and branches/)
   }
   const rules = Array.from({ length: 6000 }, (_, i) => `a${i} ::= a${i + 1}`)
   const grammar = ['root ::= "a" a0', ...rules, 'a6000 ::= "" | "b"'].join('\n')
@@ -368,7 +368,7 @@ test('wide classes, long lists and long rows of repetitions are read soon, or re
   const refused = async (format: GrammarFormat) => await userErrorOf(() => grammars.constraint(format))
   expect(await refused({ type: 'grammar', grammar: `root ::= "a"${'*'.repeat(100_000)}` })).toContain('more than 200 deep')
   expect(await refused({ type: 'regex', pattern: 'a'.repeat(3_000_000) })).toContain('longer than 200000 characters')
-  expect(await refused({ type: 'choice', choices: ['a'.repeat(20_000_000)] })).toContain('500000 characters together at most')
+  expect(await refused({ type: 'choice', choices: ['a'.repeat(20_000_000)] })).toContain('at most 500000 characters in total')
   expect((await refused({ type: 'regex', pattern: `${'a'.repeat(100_000)}(` })).length).toBeLessThan(400)
   expect(performance.now() - begin).toBeLessThan(20_000)
 })
@@ -582,18 +582,18 @@ test('any schema, expression or grammar either works or is refused in a sentence
 
 describe('formats that cannot be held are said so, and others work on', () => {
   const wrong: [string, GrammarFormat, string][] = [
-    ['not a schema', { type: 'json_schema', schema: 5 }, 'response_format: $: a schema is an object'],
+    ['not a schema', { type: 'json_schema', schema: 5 }, 'response_format: $: a schema must be an object'],
     [
       'type',
       { type: 'json_schema', schema: { properties: { a: { type: 'float' } } } },
       '$.properties.a: the type "float" is not one of',
     ],
-    ['keyword', { type: 'json_schema', schema: { items: { not: {} } } }, 'the keyword "not" cannot be held'],
+    ['keyword', { type: 'json_schema', schema: { items: { not: {} } } }, 'the keyword "not" cannot be enforced'],
     ['reference', { type: 'json_schema', schema: { $ref: '#/$defs/a' } }, '$ref "#/$defs/a" points to nothing'],
     [
       'endless',
       { type: 'json_schema', schema: { type: 'object', properties: { a: { $ref: '#' } }, required: ['a'], $ref: '#' } },
-      'deep in each other',
+      'nested more than 32 deep',
     ],
     [
       'endless reference',
@@ -609,7 +609,7 @@ describe('formats that cannot be held are said so, and others work on', () => {
         type: 'json_schema',
         schema: { $defs: { x: { $ref: '#/$defs/y' }, y: { $ref: '#/$defs/x' } }, $ref: '#/$defs/x', type: 'integer' },
       },
-      'deep in each other',
+      'nested more than 32 deep',
     ],
     [
       'two endless references',
@@ -626,14 +626,14 @@ describe('formats that cannot be held are said so, and others work on', () => {
       'lead to each other without end',
     ],
     ['bounds', { type: 'json_schema', schema: { type: 'integer', minimum: 5, maximum: 3 } }, 'no integer between 5 and 3'],
-    ['pattern', { type: 'json_schema', schema: { type: 'string', pattern: '(?=a)' } }, 'looking ahead'],
+    ['pattern', { type: 'json_schema', schema: { type: 'string', pattern: '(?=a)' } }, 'lookahead'],
     ['depth', { type: 'json_schema', schema: JSON.parse('{"items":'.repeat(90) + '{}' + '}'.repeat(90)) }, 'more than 64 deep'],
-    ['regex', { type: 'regex', pattern: '(a' }, 'a bracket is not closed'],
+    ['regex', { type: 'regex', pattern: '(a' }, 'a parenthesis is not closed'],
     ['regex too long', { type: 'regex', pattern: '((a{1,999}){1,999}){1,999}' }, 'repeats more than'],
-    ['choice', { type: 'choice', choices: [] }, 'A choice has 1 to'],
+    ['choice', { type: 'choice', choices: [] }, 'A choice must have 1 to'],
     ['grammar', { type: 'grammar', grammar: 'root ::= nothing' }, 'the rule "nothing" is not defined'],
     ['left recursion', { type: 'grammar', grammar: 'root ::= x\nx ::= y? root "a" | "b"\ny ::= "c"' }, 'begins with itself'],
-    ['too many nodes', { type: 'grammar', grammar: 'root ::= "a"{300000}' }, 'becomes too large'],
+    ['too many nodes', { type: 'grammar', grammar: 'root ::= "a"{300000}' }, 'grammar is too large'],
     ['too ambiguous', { type: 'regex', pattern: '(?:a?){20000}' }, 'in too many ways'],
     ['grammar text', { type: 'grammar', grammar: 'root ::= "a' }, 'line 1, column 12: a text is not closed'],
   ]

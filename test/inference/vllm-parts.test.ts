@@ -65,7 +65,7 @@ describe('requests', () => {
     refused.forEach((fields, i) => {
       const check = () => checkServed({ ...request, ...fields })
       expect(check).toThrow(UserError)
-      expect(check).toThrow(`The request has ${words[i]}, which vLLM is not asked for here.`)
+      expect(check).toThrow(`The request has ${words[i]}, which is not supported with vLLM.`)
     })
   })
   it.each([
@@ -103,7 +103,7 @@ describe('a streamed answer', () => {
   it('is of tokens that the model has, with numbers that are log-probabilities', async () => {
     expect(await took(259, 1e-7)).toEqual([3, 259])
     for (const id of [260, -1, 1.5])
-      await expect(took(id, -1)).rejects.toThrow(`vLLM sent token ${id}, and the model has those from 0 to 259`)
+      await expect(took(id, -1)).rejects.toThrow(`vLLM sent token ${id}, but the model only has tokens 0 to 259`)
     for (const logprob of [0.5, NaN]) await expect(took(3, logprob)).rejects.toThrow(`token 3 the log-probability ${logprob}`)
   })
 })
@@ -122,9 +122,14 @@ describe('the probe', () => {
     ['a step too small to see', { error: 1e-5, moved: 2e-5, stale: 2.1e-5 }, 1e-5, undefined],
     ['bfloat16, and a small step', { error: 0.022, moved: 0.004, stale: 0.02 }, 0.02, undefined],
     ['bfloat16, and a large step', { error: 0.03, moved: 0.5, stale: 0.48 }, 0.02, undefined],
-    ['old weights', { error: 0.05, moved: 0.05, stale: 4e-7 }, 1e-5, /0\.050 from the new ones but 4\.0e-7 from the old/],
-    ['an old head', { error: 0.078, moved: 0.47, stale: 0.44 }, 1e-5, /part of the weights is still old/],
-    ['another model', { error: 3, moved: 0.1, stale: 3 }, 1e-5, /off by 3\.0 nats a token/],
+    [
+      'old weights',
+      { error: 0.05, moved: 0.05, stale: 4e-7 },
+      1e-5,
+      /0\.050 from the new ones and only 4\.0e-7 from the old ones/,
+    ],
+    ['an old head', { error: 0.078, moved: 0.47, stale: 0.44 }, 1e-5, /some of the weights are still the old ones/],
+    ['another model', { error: 3, moved: 0.1, stale: 3 }, 1e-5, /off by 3\.0 nats per token/],
     ['no number', { error: NaN, moved: 0.1, stale: NaN }, 1e-5, /off by NaN/],
   ])('of %s', (_, probe, noise, words) => {
     const why = staleBecause(probe, noise)

@@ -97,7 +97,7 @@ test.each([
   ['an array of another length', () => [1, [1]], /gave rollout 1, which has 3 tokens, 1 value\./],
   ['nothing', () => undefined, /returned undefined/],
   ['a promise', async () => [1, 2], /returned a promise \(the function must not be async\)/],
-  ['text', () => ['a', 'b'], /gave rollout 0 the text a/],
+  ['text', () => ['a', 'b'], /gave rollout 0 the string a/],
   ['a throw', () => { throw new TypeError('no such thing') }, /^The advantage \.\/mine\.ts threw: no such thing/], // prettier-ignore
 ])('an advantage that gives %s is refused in one sentence', (_, run, message) => {
   expect(() => advantagesOf(group([0, 1]), withAdvantage(run))).toThrow(UserError)

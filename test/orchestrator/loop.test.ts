@@ -292,7 +292,7 @@ test('an error ends everything in flight, keeps what was learned until then, and
   const { loop, events, generator, stream } = await setUp({
     script: (_, n) => (n >= 12 ? { text: '', fails: 'the judge is away', afterMs: 5 } : { text: String(n % 3) }),
   })
-  await expect(loop()).rejects.toThrow('All 6 rollouts of step 3 failed. The first one: the judge is away.')
+  await expect(loop()).rejects.toThrow('All 6 rollouts of step 3 failed. The first error: the judge is away.')
   expect(only(events, 'train', 'save')).toEqual(['train 1', 'train 2', 'save 2'])
   expect(stream.text).toContain('warning: an error ends the run; step 2 is saved, and --resume continues from there.')
   expect(generator.running).toBe(0)

@@ -274,7 +274,7 @@ test('an evaluation that nothing ends stops at its limit by name', async () => {
 test('all rollouts failing stops with the first reason; exit code 2 where the reward or the environment is at fault', async () => {
   const broken = await makeOrchestrator(() => ({ text: '', fails: 'the device is lost' }))
   const device = await broken.orchestrator.batch(1, 0).catch((e: unknown) => e)
-  expect(device).toMatchObject({ message: 'All 6 rollouts of step 1 failed. The first one: the device is lost.' })
+  expect(device).toMatchObject({ message: 'All 6 rollouts of step 1 failed. The first error: the device is lost.' })
   expect(device).not.toBeInstanceOf(UserError)
   const hanging = await numbersEnv('one', 1)
   const late = Object.assign(Object.create(hanging.env), { rollout: () => new Promise(() => {}) }) as typeof hanging.env
@@ -294,7 +294,7 @@ test('all rollouts failing stops with the first reason; exit code 2 where the re
   const own = await makeOrchestrator(() => ({ text: '1' }), { environments: [{ ...source, env }] })
   const environment = await own.orchestrator.batch(1, 0).catch((e: unknown) => e)
   expect(environment).toBeInstanceOf(UserError)
-  expect(environment).toMatchObject({ message: expect.stringContaining('The first one: the environment threw: no board (') })
+  expect(environment).toMatchObject({ message: expect.stringContaining('The first error: the environment threw: no board (') })
   // One in Python; what the bridge throws has a place in code of ours.
   for (const said of ["the environment raised KeyError('x')", "the environment ended with ToolError('x')"]) {
     const python = Object.assign(Object.create(source.env), {
@@ -303,7 +303,7 @@ test('all rollouts failing stops with the first reason; exit code 2 where the re
     const theirs = await makeOrchestrator(() => ({ text: '1' }), { environments: [{ ...source, env: python }] })
     const error = await theirs.orchestrator.batch(1, 0).catch((e: unknown) => e)
     expect(error).toBeInstanceOf(UserError)
-    expect(error).toMatchObject({ message: expect.stringContaining(`The first one: ${said}.`) })
+    expect(error).toMatchObject({ message: expect.stringContaining(`The first error: ${said}.`) })
   }
 })
 
@@ -324,7 +324,7 @@ describe('a step whose rollouts all failed', () => {
     expect(seeds(6)).toEqual(seeds(18))
     expect(said).toHaveLength(2)
     expect(said[1]).toMatch(
-      /^All 6 rollouts of step 2 failed, 2 times in a row\. The first one: .*x.* They are played again in 0\.002 s \(try 3 of 3\)\.$/,
+      /^All 6 rollouts of step 2 failed, 2 times in a row\. The first error: .*x.* They are tried again in 0\.002 s \(try 3 of 3\)\.$/,
     )
     await orchestrator.close()
   })

@@ -317,7 +317,7 @@ describe('which one is the newest', () => {
     expect(await loadCheckpoint(dir, trainer, about)).toMatchObject({ step: 5, extra: { data_position: 5 } })
     expect(trainer.step).toBe(5)
     write(3)
-    await expect(loadCheckpoint(dir, trainer, about)).rejects.toThrow(/has format 3, and this version of dawn-rl reads 1 to 2/)
+    await expect(loadCheckpoint(dir, trainer, about)).rejects.toThrow(/has format 3, but this version of dawn-rl reads 1 to 2/)
     end()
   })
 
@@ -333,7 +333,7 @@ describe('which one is the newest', () => {
       (file): [string, (dir: string) => void, RegExp] => [
         `zeros in ${file}`,
         (dir) => writeFileSync(join(dir, file), Buffer.alloc(statSync(join(dir, file)).size)),
-        new RegExp(`${file} has its size, and something else in it`),
+        new RegExp(`${file} has the right size but the wrong content`),
       ],
     ),
     ['an empty folder', (dir: string) => readdirSync(dir).forEach((f) => rmSync(join(dir, f))), /no STABLE/],
@@ -369,9 +369,12 @@ describe('which one is the newest', () => {
       writeFileSync(join(late, file), changed)
       expect(newestCheckpoint(root).newest?.step).toBe(6)
       const { newest, broken } = await newestIntact(root)
-      expect([newest?.step, broken]).toEqual([3, [`${late}: ${file} has its size, and other bytes than were written`]])
+      expect([newest?.step, broken]).toEqual([
+        3,
+        [`${late}: ${file} has the right size, but its bytes are not the ones that were written`],
+      ])
       trainer.step = 1
-      await expect(loadCheckpoint(late, trainer, about)).rejects.toThrow(`${file} has its size, and other bytes`)
+      await expect(loadCheckpoint(late, trainer, about)).rejects.toThrow(`${file} has the right size, but its bytes`)
       expect([trainer.step, await readAll(trainer.decoder)]).toEqual([1, kept])
       writeFileSync(join(late, file), bytes)
     }
@@ -410,28 +413,28 @@ describe('refused', () => {
     refused(
       { lora: { ...freshLora().lora, rank: 6 } },
       {},
-      /lora_A\.weight in the shape \[4, \d+\], and this run in \[6, \d+\]\. Set trainer\.args\.lora_rank as it was/,
+      /lora_A\.weight in the shape \[4, \d+\], but this run has it in \[6, \d+\]\. Set trainer\.args\.lora_rank to what it was/,
     ))
   test('other modules', () =>
     refused(
       { lora: { ...freshLora().lora, targetModules: ['q_proj'] } },
       {},
-      /trains \d+ tensors, and this run \d+\. Set trainer\.args\.lora_target_modules as/,
+      /trains \d+ tensors, but this run trains \d+\. Set trainer\.args\.lora_target_modules to/,
     ))
   test('another alpha', () =>
     refused(
       freshLora(),
       { lora: { ...loraConfig, loraAlpha: 9 } },
-      /has lora_alpha 8, and this run 9\. Set trainer\.args\.lora_alpha /,
+      /has lora_alpha 8, but this run has 9\. Set trainer\.args\.lora_alpha /,
     ))
   test('another alpha of one module', () =>
     refused(
       freshLora(),
       { lora: { ...loraConfig, alphaPattern: { 'layers.1.self_attn.q_proj': 16 } } },
-      /multiplies model\.layers\.1\.self_attn\.q_proj by 2, and this run by 4, as alpha_pattern .+ Set model\.adapter as/,
+      /multiplies model\.layers\.1\.self_attn\.q_proj by 2, but this run multiplies it by 4, set by alpha_pattern .+ Set model\.adapter to/,
     ))
   test('full training', () =>
-    refused({ full: true }, {}, /trains adapter, and this run all weights\. Set trainer\.args\.use_lora /))
+    refused({ full: true }, {}, /trains adapter, but this run trains all weights\. Set trainer\.args\.use_lora /))
   test('another model', () =>
     refused(freshLora(), {}, /is of the model other, not of model\. Set model /, (dir) => {
       const path = join(dir, 'state.json')
@@ -444,7 +447,7 @@ describe('refused', () => {
   test('a folder that is none', async () => {
     const { trainer, about, end } = await start('llama', freshLora())
     await expect(loadCheckpoint(join(folder, 'nowhere'), trainer, about)).rejects.toThrow(
-      /is no whole checkpoint: it has no STABLE file/,
+      /is not a complete checkpoint: it has no STABLE file/,
     )
     end()
   })

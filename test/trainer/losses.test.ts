@@ -195,7 +195,7 @@ describe('the check by finite differences', () => {
     expect(check({})).toBe(true)
     expect(() => check({ kl: -1 })).toThrow(/where the importance ratio is (?!1,)/)
     expect(() => check({ ratio: () => 1 })).toThrow(/where the importance ratio is (?!1,)/)
-    expect(() => check({ ratio: () => 1, beta: 0 })).toThrow(/They differ by the ratio/)
+    expect(() => check({ ratio: () => 1, beta: 0 })).toThrow(/The two differ by the ratio/)
   })
   test('nothing to compare where all advantages are 0', () => {
     const flat = inputs().map((x) => ({ ...x, advantages: new Float32Array(x.advantages.length) }))
@@ -251,7 +251,7 @@ test('a loss that writes into what it is given changes it for itself alone', () 
 test('a loss that needs a reference model says which key gives one', () => {
   const loss = custom((x) => ({ gradient: new Float32Array(x.logprobs.length), loss: x.refLogprobs![0] }))
   expect(() => checkLossShape(loss)).toThrow(
-    /threw: .* It reads refLogprobs, which are there with trainer\.args\.use_ref_model = true/,
+    /threw: .* It reads refLogprobs, which exist only with trainer\.args\.use_ref_model = true/,
   )
   checkLossShape(loss, true)
 })

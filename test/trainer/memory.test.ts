@@ -111,7 +111,7 @@ test('where not even the smallest fits: what to lower', async () => {
   const failed = step(512, { limitBytes: Math.floor(peak * 0.7) })
   await expect(failed).rejects.toThrow(UserError)
   await expect(failed).rejects.toThrow(
-    /^Step 1 does not fit: .+ micro-batches are as small as they can be \(\d+ tokens\)\. Lower /,
+    /^Step 1 does not fit into memory: .+ micro-batches are already as small as they can be \(\d+ tokens\)\. Lower /,
   )
 })
 

@@ -123,6 +123,6 @@ test('a run whose reference has no weights of its own does not take over one tha
   await moved.release()
   const { sync, release } = await open(freshLora(), 0)
   await expect(sync.restore(checkpoint)).rejects.toThrow(UserError)
-  await expect(sync.restore(checkpoint)).rejects.toThrow(/was moved on.*set trainer\.args\.ref_model_sync_steps/)
+  await expect(sync.restore(checkpoint)).rejects.toThrow(/was updated during training.*set trainer\.args\.ref_model_sync_steps/)
   await release()
 })

@@ -264,11 +264,11 @@ describe("a run's reference", () => {
     const policy = words('small', ['a', 'b', null, 'c'], 6)
     checkSameTokens(policy, words('large', ['a', 'b', 'x', 'c', 'd'], 8))
     expect(() => checkSameTokens(policy, words('large', ['a', 'c', null, 'b'], 8))).toThrow(
-      'The reference model large has other tokens than small: 1 is "c" there and "b" here',
+      'The reference model large has a different vocabulary from small: token 1 is "c" there and "b" here',
     )
     expect(() => checkSameTokens(policy, words('large', ['a', 'b', null], 8))).toThrow('3 is null there and "c" here')
     expect(() => checkSameTokens(policy, words('large', ['a', 'b', null, 'c'], 5))).toThrow(
-      'has 5 rows in its embedding and small 6',
+      'has 5 rows in its embedding, but small has 6',
     )
   })
 

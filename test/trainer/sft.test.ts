@@ -106,10 +106,10 @@ describe('what is learned', () => {
     const row = (content: string) => exampleOf({ messages: [user('a'), assistant(content)] }, 'row', true)
     expect(learned(sampleOf(row('b'), opening('<|assistant|>'), 'row'))).toBe('b<|end|>')
     expect(() => sampleOf(row('<think>\nhm</think>b'), opening('<|assistant|>'), 'd.jsonl:3')).toThrow(
-      'd.jsonl:3: the chat template leaves out the thoughts in the content of message 1, up to its </think>. Put a chat_template',
+      'd.jsonl:3: the chat template leaves out the reasoning in the content of message 1, up to its </think>. Put a chat_template',
     )
     expect(() => sampleOf(row('b'), opening('<|assistant|><think>'), 'd.jsonl:3')).toThrow(
-      'd.jsonl:3: the chat template opens an answer with "<|assistant|><think>" and writes message 1 otherwise',
+      'd.jsonl:3: the chat template opens an answer with "<|assistant|><think>" but writes message 1 differently',
     )
     expect(learned(sampleOf(row('<think>\nhm</think>b'), tokenizer, 'row'))).toBe('<think>\nhm</think>b<|end|>')
   })
@@ -155,7 +155,7 @@ describe('what is learned', () => {
   })
   test.each([
     ['neither', { question: 'a' }, /row 3 has neither messages nor a prompt and a completion \(columns found: question\)/],
-    ['no answer', { messages: [user('a')] }, /row 3 has no answer of the assistant/],
+    ['no answer', { messages: [user('a')] }, /row 3 has no assistant message/],
     ['a role', { messages: [{ role: 'bot', content: 'a' }] }, /message 0 of its messages must be/],
     [
       'a weight',

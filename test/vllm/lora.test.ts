@@ -88,7 +88,9 @@ describe('adapters', () => {
       },
     }
     const other = await VllmSampler.open(late, 0)
-    await expect(other.push(1)).rejects.toThrow(/weights of version 1 did not arrive.*from the new ones but .* from the old/)
+    await expect(other.push(1)).rejects.toThrow(
+      /weights of version 1 did not arrive.*from the new ones and only .* from the old ones/,
+    )
     await other.close()
     expect((await adapters()).filter((id) => id.startsWith('stale'))).toEqual([])
     await sampler.push(next)
@@ -120,7 +122,7 @@ describe('adapters', () => {
     [
       'shorter sequences',
       () => ({ maxLength: 4096 }),
-      /takes sequences of 512 tokens, and max_seq_len is 4096.*--max-model-len 4096/,
+      /takes sequences of at most 512 tokens, but max_seq_len is 4096.*--max-model-len 4096/,
     ],
     [
       'log-probabilities after the filters',
@@ -156,7 +158,7 @@ describe('adapters', () => {
 
   it('refuses an address where nobody is, and a Python that is not there', async () => {
     const nobody = samplerOptions(trainer, { url: 'http://127.0.0.1:9' }, join(folder.path, 'nobody'), { startupMs: 500 })
-    await expect(VllmSampler.open(nobody, 0)).rejects.toThrow(/No vLLM answers at http:\/\/127.0.0.1:9\/health.*base_url/)
+    await expect(VllmSampler.open(nobody, 0)).rejects.toThrow(/No vLLM server answers at http:\/\/127.0.0.1:9\/health.*base_url/)
     const launch = launchOf(folder.path, 'none', { python: join(folder.path, 'bin/python') })
     const none = samplerOptions(trainer, { launch }, join(folder.path, 'none'))
     await expect(VllmSampler.open(none, 0)).rejects.toThrow(/There is no .*bin\/python.*setup-vllm\.sh/)

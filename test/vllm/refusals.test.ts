@@ -32,7 +32,7 @@ const refused: [string, 'lora' | 'full', Partial<VllmSamplerOptions>, RegExp][] 
     'no adapters at run time',
     'lora',
     { logprobsMode: 'raw_logprobs' },
-    /takes no adapters at run time.*--enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1/,
+    /does not load adapters at run time.*--enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1/,
   ],
   ['no versions of tokens', 'full', { logprobsMode: 'raw_logprobs' }, /inference\/v1\/generate.*--enable-scale-out/],
 ]

@@ -124,7 +124,7 @@ export class Automaton {
       seen.add(key)
       if (seen.size > MOST_PLACES || ++this.#work > MOST_WORK)
         throw new UserError(
-          'The grammar can be read in too many ways at once. Make its alternatives differ, or lower its bounds.',
+          'The grammar is too ambiguous: a text can match it in too many ways at once. Make its alternatives differ, or lower its bounds.',
         )
       if (ends.has(node)) {
         if (stack) todo.push({ node: stack.back, stack: stack.below })

@@ -41,7 +41,7 @@ class Reader {
     while (this.#at < this.#text.length) {
       const name = this.#head()
       if (name === undefined) this.#fail('a rule, NAME ::= ..., is expected')
-      if (out.has(name)) this.#fail(`the rule "${name}" is there twice`)
+      if (out.has(name)) this.#fail(`the rule "${name}" is defined twice`)
       out.set(name, this.#either())
     }
     if (!out.has('root')) throw new UserError('The grammar has no rule "root".')
@@ -85,7 +85,7 @@ class Reader {
   }
 
   #either(): Expression {
-    if (++this.#depth > MOST_DEPTH) this.#fail(`brackets stand more than ${MOST_DEPTH} deep`)
+    if (++this.#depth > MOST_DEPTH) this.#fail(`parentheses are nested more than ${MOST_DEPTH} deep`)
     const parts = [this.#sequence()]
     while (this.#take('|')) parts.push(this.#sequence())
     this.#depth--
@@ -101,12 +101,12 @@ class Reader {
       const next = this.#head()
       if (next !== undefined) {
         this.#at = from
-        if (this.#depth > 1) this.#fail('a bracket is not closed')
+        if (this.#depth > 1) this.#fail('a parenthesis is not closed')
         break
       }
       parts.push(this.#repeated(this.#atom()))
     }
-    if (this.#depth === 1 && this.#text[this.#at] === ')') this.#fail('a bracket is closed that was not opened')
+    if (this.#depth === 1 && this.#text[this.#at] === ')') this.#fail('a parenthesis is closed that was not opened')
     return parts.length === 1 ? parts[0] : { kind: 'sequence', parts }
   }
 
@@ -121,11 +121,11 @@ class Reader {
     if (this.#take('(')) {
       const inner = this.#either()
       this.#space()
-      if (!this.#take(')')) this.#fail('a bracket is not closed')
+      if (!this.#take(')')) this.#fail('a parenthesis is not closed')
       return inner
     }
     const name = this.#match(NAME)
-    if (name === undefined) this.#fail(`${JSON.stringify(this.#text[this.#at])} cannot stand here`)
+    if (name === undefined) this.#fail(`${JSON.stringify(this.#text[this.#at])} is not allowed here`)
     this.#at += name.length
     return { kind: 'rule', name }
   }
@@ -134,13 +134,13 @@ class Reader {
     this.#space()
     let out = part
     for (let deep = 0; ; deep++) {
-      if (deep > MOST_DEPTH) this.#fail(`repetitions stand more than ${MOST_DEPTH} deep`)
+      if (deep > MOST_DEPTH) this.#fail(`repetitions are nested more than ${MOST_DEPTH} deep`)
       if (this.#take('*')) out = { kind: 'repeat', part: out, least: 0, most: Infinity }
       else if (this.#take('+')) out = { kind: 'repeat', part: out, least: 1, most: Infinity }
       else if (this.#take('?')) out = { kind: 'repeat', part: out, least: 0, most: 1 }
       else if (this.#text[this.#at] === '{') {
         const found = this.#match(/\{\s*(\d{1,7})\s*(,\s*(\d{0,7})\s*)?\}/y)
-        if (found === undefined) this.#fail('a repetition is {n}, {n,} or {n,m}')
+        if (found === undefined) this.#fail('a repetition must be {n}, {n,} or {n,m}')
         const [first, second] = found.slice(1, -1).split(',')
         const least = Number(first)
         const most = second === undefined ? least : second.trim() === '' ? Infinity : Number(second)
@@ -156,13 +156,13 @@ class Reader {
     const negated = this.#take('^')
     const ranges: Range[] = []
     while (!this.#take(']')) {
-      const from = this.#character('a class')
+      const from = this.#character('a character class')
       let to = from
       if (this.#text[this.#at] === '-' && this.#text[this.#at + 1] !== ']') {
         this.#at++
-        to = this.#character('a class')
+        to = this.#character('a character class')
       }
-      if (to < from) this.#fail('a range of characters goes backwards')
+      if (to < from) this.#fail('a range of characters is in reverse order')
       ranges.push([from, to])
     }
     return { kind: 'class', ranges: negated ? complement(ranges) : ranges }
@@ -181,7 +181,7 @@ class Reader {
     if (length === undefined) return sign.codePointAt(0)!
     const code = this.#text.slice(this.#at, this.#at + length)
     if (!/^[0-9A-Fa-f]+$/.test(code) || code.length < length || Number.parseInt(code, 16) > LAST)
-      this.#fail(`\\${sign} is followed by ${length} hexadecimal digits`)
+      this.#fail(`\\${sign} must be followed by ${length} hexadecimal digits`)
     this.#at += length
     return Number.parseInt(code, 16)
   }

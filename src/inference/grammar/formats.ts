@@ -23,9 +23,9 @@ export function formatGrammar(format: GrammarFormat): string {
   if (format.type === 'regex') return rules.text(rules.add(regexGrammar(format.pattern)))
   const choices = [...new Set(format.choices)]
   if (choices.length === 0 || choices.length > MOST_CHOICES)
-    throw new UserError(`A choice has 1 to ${MOST_CHOICES} texts; it has ${choices.length}.`)
+    throw new UserError(`A choice must have 1 to ${MOST_CHOICES} texts; this one has ${choices.length}.`)
   const length = choices.reduce((sum, text) => sum + text.length, 0)
   if (length > MOST_TEXT)
-    throw new UserError(`The texts of a choice have ${MOST_TEXT} characters together at most; these have ${length}.`)
+    throw new UserError(`The texts of a choice may have at most ${MOST_TEXT} characters in total; these have ${length}.`)
   return rules.text(rules.add(oneOf(choices.map(literal))))
 }

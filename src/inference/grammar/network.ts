@@ -57,7 +57,7 @@ class Builder {
 
   #node(): number {
     const { bytes, free, calls } = this.#network
-    if (bytes.length >= MOST_NODES) throw new UserError('The grammar of this becomes too large. Lower its bounds or split it.')
+    if (bytes.length >= MOST_NODES) throw new UserError('The resulting grammar is too large. Lower its bounds or split it.')
     bytes.push([])
     free.push([])
     return calls.push([]) - 1

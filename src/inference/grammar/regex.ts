@@ -69,7 +69,7 @@ class Parser {
 
   whole(): string {
     const out = this.#alternatives()
-    if (this.#at < this.#signs.length) this.#fail('a bracket is closed that was not opened')
+    if (this.#at < this.#signs.length) this.#fail('a parenthesis is closed that was not opened')
     return out
   }
 
@@ -85,7 +85,7 @@ class Parser {
   }
 
   #alternatives(): string {
-    if (++this.#depth > MOST_DEPTH) this.#fail(`brackets stand more than ${MOST_DEPTH} deep`)
+    if (++this.#depth > MOST_DEPTH) this.#fail(`parentheses are nested more than ${MOST_DEPTH} deep`)
     const out = [this.#sequence()]
     while (this.#take('|')) out.push(this.#sequence())
     this.#depth--
@@ -121,12 +121,12 @@ class Parser {
         // A named group, in JavaScript's or Python's syntax.
         if (this.#signs[this.#at + 1] === '<') this.#take('P')
         if (this.#take('<')) {
-          if (['=', '!'].includes(this.#signs[this.#at])) this.#fail('looking back is not possible in a grammar')
+          if (['=', '!'].includes(this.#signs[this.#at])) this.#fail('lookbehind is not supported in a grammar')
           while (this.#at < this.#signs.length && !this.#take('>')) this.#at++
-        } else if (!this.#take(':')) this.#fail('looking ahead and flags are not possible in a grammar')
+        } else if (!this.#take(':')) this.#fail('lookahead and flags are not supported in a grammar')
       }
       const inner = this.#alternatives()
-      if (!this.#take(')')) this.#fail('a bracket is not closed')
+      if (!this.#take(')')) this.#fail('a parenthesis is not closed')
       return `(${inner})`
     }
     if (sign === '[') return this.#characters(this.#class())
@@ -135,7 +135,7 @@ class Parser {
       const escape = this.#escape()
       return this.#characters(typeof escape === 'number' ? { ranges: each([escape]), open: false } : escape)
     }
-    if ('^$*+?'.includes(sign)) this.#fail(`${sign} cannot stand here`)
+    if ('^$*+?'.includes(sign)) this.#fail(`${sign} is not allowed here`)
     return this.#characters({ ranges: each(points(sign)), open: false })
   }
 
@@ -154,16 +154,17 @@ class Parser {
       if (!this.#take('{')) return this.#hex(4)
       let code = ''
       while (this.#at < this.#signs.length && !this.#take('}')) code += this.#signs[this.#at++]
-      if (!/^[0-9A-Fa-f]{1,6}$/.test(code) || Number.parseInt(code, 16) > 0x10ffff) this.#fail('\\u is followed by no code point')
+      if (!/^[0-9A-Fa-f]{1,6}$/.test(code) || Number.parseInt(code, 16) > 0x10ffff)
+        this.#fail('\\u must be followed by a code point')
       return Number.parseInt(code, 16)
     }
-    if (/[A-Za-z0-9]/.test(sign)) this.#fail(`\\${sign} is not possible in a grammar`)
+    if (/[A-Za-z0-9]/.test(sign)) this.#fail(`\\${sign} is not supported in a grammar`)
     return sign.codePointAt(0)!
   }
 
   #hex(length: number): number {
     const code = this.#signs.slice(this.#at, this.#at + length).join('')
-    if (code.length !== length || !/^[0-9A-Fa-f]+$/.test(code)) this.#fail(`${length} hexadecimal digits are missing`)
+    if (code.length !== length || !/^[0-9A-Fa-f]+$/.test(code)) this.#fail(`${length} hexadecimal digits are expected here`)
     this.#at += length
     return Number.parseInt(code, 16)
   }
@@ -185,7 +186,7 @@ class Parser {
       if (this.#signs[this.#at] === '-' && this.#signs[this.#at + 1] !== ']' && this.#at + 1 < this.#signs.length) {
         this.#at++
         const end = this.#member()
-        if (typeof end !== 'number' || end < from) this.#fail('a range of characters goes backwards')
+        if (typeof end !== 'number' || end < from) this.#fail('a range of characters is in reverse order')
         to = end
       }
       ranges.push([from, to])
@@ -196,15 +197,15 @@ class Parser {
 
   #member(): number | Class {
     const sign = this.#signs[this.#at++]
-    if (sign === undefined) this.#fail('a class is not closed')
+    if (sign === undefined) this.#fail('a character class is not closed')
     return sign === '\\' ? this.#escape() : sign.codePointAt(0)!
   }
 
   /** A class as an expression. In JSON, negated classes omit the characters that must be escaped, and other classes have them escaped. */
   #characters({ ranges, open }: Class): string {
-    if (ranges.length === 0) this.#fail('a class is empty')
+    if (ranges.length === 0) this.#fail('a character class is empty')
     if (open) return inRanges(this.#json ? without(ranges, JSON_SPECIAL) : ranges)
-    if (ranges.some(([from, to]) => from <= 0xdfff && to >= 0xd800)) this.#fail('halves of surrogate pairs are no characters')
+    if (ranges.some(([from, to]) => from <= 0xdfff && to >= 0xd800)) this.#fail('halves of surrogate pairs are not characters')
     const isIn = (point: number) => ranges.some(([from, to]) => from <= point && point <= to)
     const special = this.#json ? JSON_SPECIAL.filter(isIn) : []
     const plain = special.length > 0 ? without(ranges, special) : ranges
@@ -224,7 +225,7 @@ class Parser {
       out = { text: sign, most: 1 }
     } else if (sign === '{') {
       const found = /^\{(\d{1,6})(,(\d{0,6}))?\}/.exec(this.#signs.slice(this.#at, this.#at + 16).join(''))
-      if (!found) this.#fail('{ cannot stand here unescaped')
+      if (!found) this.#fail('{ must be escaped here')
       this.#at += found[0].length
       const least = Number(found[1])
       const most = found[2] === undefined ? least : found[3] === '' ? Infinity : Number(found[3])

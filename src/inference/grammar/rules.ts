@@ -30,7 +30,7 @@ export class Rules {
   /** @throws UserError when the grammar has become too large to compile. */
   define(name: string, body: string): void {
     this.#length += body.length
-    if (this.#length > MAX_LENGTH) throw new UserError('The grammar of this becomes too large. Lower its bounds or split it.')
+    if (this.#length > MAX_LENGTH) throw new UserError('The resulting grammar is too large. Lower its bounds or split it.')
     this.#bodies[Number(name.slice(1))] = body
   }
 

@@ -90,27 +90,25 @@ export class SchemaReader {
    */
   read(value: unknown, path: string): Schema {
     if (++this.#read > MOST_READ)
-      throw new UserError(
-        `${path}: following references and branches up to here is too much work. Write fewer of them, or split the schema.`,
-      )
+      throw new UserError(`${path}: the schema has too many references and branches up to here. Use fewer, or split the schema.`)
     if (value === true) return {}
     if (value === false) throw new UserError(`${path}: the schema false allows no value.`)
-    if (!isObject(value)) throw new UserError(`${path}: a schema is an object, true or false.`)
+    if (!isObject(value)) throw new UserError(`${path}: a schema must be an object, true or false.`)
     const isRefused = ([name, of]: [string, unknown]) =>
       name === 'uniqueItems' ? of === true : REFUSED.has(name) && of !== undefined
     const refused = Object.entries(value).find(isRefused)
     if (!refused) return value
     if (this.#loose) return Object.fromEntries(Object.entries(value).filter((entry) => !isRefused(entry)))
-    throw new UserError(`${path}: the keyword "${refused[0]}" cannot be held by a grammar. Leave it out.`)
+    throw new UserError(`${path}: the keyword "${refused[0]}" cannot be enforced by a grammar. Leave it out.`)
   }
 
   /** Merges `allOf`, and the keywords beside `$ref`, into one schema. */
   merged(value: unknown, path: string, depth = 0): Schema {
-    if (depth > 32) throw new UserError(`${path}: references and allOf stand more than 32 deep in each other.`)
+    if (depth > 32) throw new UserError(`${path}: references and allOf are nested more than 32 deep.`)
     const { allOf, ...own } = this.read(value, path)
     let out = own
     if (allOf !== undefined) {
-      if (!Array.isArray(allOf)) throw new UserError(`${path}: allOf is a list of schemas.`)
+      if (!Array.isArray(allOf)) throw new UserError(`${path}: allOf must be a list of schemas.`)
       allOf.forEach((part, i) => (out = this.merge(out, this.merged(part, `${path}.allOf[${i}]`, depth + 1), path, depth)))
     }
     // A reference may lead to another one.
@@ -152,9 +150,9 @@ export class SchemaReader {
         out[name] = Math.min(mine, value)
       else if (name === 'type') {
         const types = inBoth([mine].flat(), [value].flat())
-        if (types.length === 0) throw new UserError(`${path}: two types that have nothing in common must both hold.`)
+        if (types.length === 0) throw new UserError(`${path}: the schema requires two types that have nothing in common.`)
         out[name] = types
-      } else throw new UserError(`${path}: two schemas must both hold, and their "${name}" cannot be merged. Write one schema.`)
+      } else throw new UserError(`${path}: two schemas apply at once, but their "${name}" cannot be merged. Write one schema.`)
     }
     return out
   }
@@ -187,7 +185,7 @@ export class SchemaReader {
       return false
     if (typeof value === 'string') {
       if (schema.pattern !== undefined)
-        throw new UserError(`${path}: a list of values and a pattern cannot both be held. Leave the pattern out.`)
+        throw new UserError(`${path}: a list of values and a pattern cannot both be enforced. Leave the pattern out.`)
       return within(Array.from(value).length, 'minLength', 'maxLength')
     }
     if (typeof value === 'number') {
@@ -225,7 +223,7 @@ export class SchemaReader {
 
   #deeper(path: string, ask: () => boolean): boolean {
     if (++this.#within > MOST_WITHIN)
-      throw new UserError(`${path}: references that must both hold lead to each other without end. Write one schema.`)
+      throw new UserError(`${path}: references that apply at once lead to each other without end. Write one schema.`)
     try {
       return ask()
     } finally {

@@ -64,14 +64,14 @@ class Converter {
 
   /** Adds the rules for a schema, and returns the rule's name. */
   convert(value: unknown, path: string, depth: number): string {
-    if (depth > MOST_DEPTH) throw new UserError(`${path}: the schema is more than ${MOST_DEPTH} deep.`)
+    if (depth > MOST_DEPTH) throw new UserError(`${path}: the schema is nested more than ${MOST_DEPTH} deep.`)
     const schema = this.#reader.merged(value, path)
     if (Object.keys(schema).every((name) => isNote(name))) return this.#anything()
     if (schema.$ref !== undefined) return this.#reference(schema.$ref, path)
     for (const name of ['anyOf', 'oneOf'] as const) {
       if (schema[name] === undefined) continue
       const { [name]: branches, ...base } = schema
-      if (!Array.isArray(branches) || branches.length === 0) throw new UserError(`${path}: ${name} is a list of schemas.`)
+      if (!Array.isArray(branches) || branches.length === 0) throw new UserError(`${path}: ${name} must be a list of schemas.`)
       // The base is merged into each branch. Branches that no value of finite size satisfies are left out.
       const kept = branches.flatMap((branch, i) => {
         const at = `${path}.${name}[${i}]`
@@ -83,7 +83,7 @@ class Converter {
       const bodies = kept.map(({ both, at }) => this.convert(both, at, depth + 1))
       return this.rules.add(oneOf([...new Set(bodies)]))
     }
-    if (schema.enum !== undefined && !Array.isArray(schema.enum)) throw new UserError(`${path}: enum is a list of values.`)
+    if (schema.enum !== undefined && !Array.isArray(schema.enum)) throw new UserError(`${path}: enum must be a list of values.`)
     const listed = this.#reader.listed(schema, path)
     if (listed) return this.#values(listed, schema, path)
     const bodies = this.#typesOf(schema, path).map((type) => this.#typed(type, schema, path, depth))
@@ -139,8 +139,8 @@ class Converter {
 
   #values(kept: unknown[], schema: Schema, path: string): string {
     if (schema.pattern !== undefined)
-      throw new UserError(`${path}: a list of values and a pattern cannot both be held. Leave the pattern out.`)
-    if (kept.length === 0) throw new UserError(`${path}: no value of its list is of its type, and within its bounds.`)
+      throw new UserError(`${path}: a list of values and a pattern cannot both be enforced. Leave the pattern out.`)
+    if (kept.length === 0) throw new UserError(`${path}: no value of its list has its type and is within its bounds.`)
     return this.rules.add(oneOf([...new Set(kept.map((value) => literal(JSON.stringify(value))))]))
   }
 
@@ -148,9 +148,9 @@ class Converter {
     const [least, most] = [count(schema, 'minLength', path), count(schema, 'maxLength', path)]
     const bounded = least !== undefined || most !== undefined
     if (schema.pattern !== undefined) {
-      if (typeof schema.pattern !== 'string') throw new UserError(`${path}: pattern is a regular expression as a string.`)
+      if (typeof schema.pattern !== 'string') throw new UserError(`${path}: pattern must be a string with a regular expression.`)
       if (bounded && !this.#loose)
-        throw new UserError(`${path}: pattern and a length cannot both be held. Write the length into the pattern.`)
+        throw new UserError(`${path}: pattern and a length cannot both be enforced. Write the length into the pattern.`)
       try {
         return this.#pattern(schema.pattern, path)
       } catch (error) {
@@ -159,7 +159,7 @@ class Converter {
     }
     const format = typeof schema.format === 'string' && Object.hasOwn(FORMATS, schema.format) ? FORMATS[schema.format] : undefined
     if (format && bounded && !this.#loose)
-      throw new UserError(`${path}: the format ${String(schema.format)} and a length cannot both be held.`)
+      throw new UserError(`${path}: the format ${String(schema.format)} and a length cannot both be enforced.`)
     if (format) return this.#pattern(format, path)
     return String.raw`"\"" ${this.#character()}${repeat(least, most, path)} "\""`
   }
@@ -184,7 +184,7 @@ class Converter {
     const bound = (name: string): number | undefined => {
       const value = schema[name]
       if (value === undefined || typeof value === 'boolean') return undefined
-      if (typeof value !== 'number') throw new UserError(`${path}: ${name} is a number.`)
+      if (typeof value !== 'number') throw new UserError(`${path}: ${name} must be a number.`)
       return value
     }
     // In draft 4, exclusiveMinimum was `true` beside minimum.
@@ -209,12 +209,12 @@ class Converter {
     const draft4 = Array.isArray(schema.items)
     const first = draft4 ? schema.items : (schema.prefixItems ?? [])
     const rest = draft4 ? schema.additionalItems : schema.items
-    if (!Array.isArray(first)) throw new UserError(`${path}: prefixItems is a list of schemas.`)
+    if (!Array.isArray(first)) throw new UserError(`${path}: prefixItems must be a list of schemas.`)
     const least = count(schema, 'minItems', path) ?? 0
     const most = count(schema, 'maxItems', path)
     const places = first.map((item, i) => this.convert(item, `${path}.prefixItems[${i}]`, depth + 1))
     if (most !== undefined && most < Math.max(least, places.length))
-      throw new UserError(`${path}: maxItems is ${most}, and ${Math.max(least, places.length)} items must be there.`)
+      throw new UserError(`${path}: maxItems is ${most}, but ${Math.max(least, places.length)} items are required.`)
     const comma = `${this.#space} "," ${this.#space}`
     const open = `"[" ${this.#space}`
     const close = `${this.#space} "]"`
@@ -225,7 +225,7 @@ class Converter {
       (places.length === 0 && least === 0 && !this.#reader.hasValue(rest ?? true, path))
     if (none) {
       if (least > places.length)
-        throw new UserError(`${path}: minItems is ${least}, and only ${places.length} items are described.`)
+        throw new UserError(`${path}: minItems is ${least}, but only ${places.length} items are described.`)
       return places.length === 0 ? '"[" "]"' : `${open} ${places.join(` ${comma} `)} ${close}`
     }
     const item = this.convert(rest ?? true, `${path}.items`, depth + 1)
@@ -239,16 +239,16 @@ class Converter {
   #object(schema: Schema, path: string, depth: number): string {
     const properties = schema.properties ?? {}
     const required = schema.required ?? []
-    if (!isObject(properties)) throw new UserError(`${path}: properties is an object of schemas.`)
+    if (!isObject(properties)) throw new UserError(`${path}: properties must be an object of schemas.`)
     if (!Array.isArray(required) || required.some((name) => typeof name !== 'string'))
-      throw new UserError(`${path}: required is a list of names.`)
+      throw new UserError(`${path}: required must be a list of names.`)
     const more = schema.additionalProperties ?? (Object.keys(properties).length + required.length === 0 ? true : undefined)
     const wanted = new Set(required as string[])
     // A required name that is not described is one of the additional properties; without additionalProperties it may have any value.
     const entries = Object.keys(properties).map((name): [string, unknown] => [name, properties[name]])
     for (const name of wanted) {
       if (Object.hasOwn(properties, name)) continue
-      if (more === false) throw new UserError(`${path}: "${name}" is required, and additionalProperties forbids it.`)
+      if (more === false) throw new UserError(`${path}: "${name}" is required, but additionalProperties forbids it.`)
       entries.push([name, more ?? true])
     }
     const kept = entries.filter(([name, value]) => wanted.has(name) || this.#reader.hasValue(value, `${path}.properties.${name}`))
@@ -259,7 +259,7 @@ class Converter {
       (most ?? Infinity) >= (open && kept.length > 0 ? Infinity : kept.length)
     if (!fits)
       throw new UserError(
-        `${path}: minProperties and maxProperties cannot be held here. Name the properties, and which are required.`,
+        `${path}: minProperties and maxProperties cannot be enforced here. Name the properties, and say which are required.`,
       )
 
     const comma = `${this.#space} "," ${this.#space}`
@@ -313,8 +313,9 @@ function count(schema: Schema, name: string, path: string): number | undefined {
   const value = schema[name]
   if (value === undefined) return undefined
   if (typeof value !== 'number' || !Number.isInteger(value) || value < 0)
-    throw new UserError(`${path}: ${name} is an integer, 0 or more.`)
-  if (name.startsWith('min') && value > MOST) throw new UserError(`${path}: ${name} is ${value}; at most ${MOST} can be held.`)
+    throw new UserError(`${path}: ${name} must be an integer of 0 or more.`)
+  if (name.startsWith('min') && value > MOST)
+    throw new UserError(`${path}: ${name} is ${value}; at most ${MOST} can be enforced.`)
   return Math.min(value, MOST)
 }
 

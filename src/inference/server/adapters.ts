@@ -15,7 +15,7 @@ export async function pathUnderRoot(root: string | undefined, path: string, fiel
   if (root === undefined) {
     throw new HttpError(
       403,
-      `${field}: nothing is loaded at run time here; serve does with --adapter-root, a training run's server never.`,
+      `${field}: this server loads nothing at run time; serve does if started with --adapter-root, a training run's server never does.`,
       {
         param: field,
       },
@@ -62,7 +62,9 @@ export function addAdapters(app: App, server: ServerContext): void {
     const { lora_name: name } = await server.bodies.read(context, unloadAdapterBody)
     if (!engine.adapters.has(name)) throw new HttpError(404, `lora_name: there is no adapter ${name}.`, { param: 'lora_name' })
     if (options.adapterRoot === undefined)
-      throw new HttpError(403, 'lora_name: adapters stay as the server was started with.', { param: 'lora_name' })
+      throw new HttpError(403, 'lora_name: this server does not unload adapters; serve does if started with --adapter-root.', {
+        param: 'lora_name',
+      })
     await engine.adapters.unload(name)
     parts.log.info({ adapter: name }, 'adapter unloaded')
     return context.text(`Success: LoRA adapter '${name}' removed successfully.`)

@@ -39,13 +39,13 @@ export function guardBrowsers(options: { anyName: boolean; origins: readonly str
     if (!anyName && (host === undefined || !isLoopback(host.replace(/:\d+$/, '')))) {
       throw new HttpError(
         403,
-        'The Host header does not name this machine; without a key (--api-key or DAWN_RL_API_KEY) this server answers to localhost alone.',
+        'The Host header does not name this machine; without a key (--api-key or DAWN_RL_API_KEY) this server answers only to localhost.',
       )
     }
     const origin = context.req.header('origin')
     if (origin === undefined) return await next()
     if (!any && !origins.includes(origin)) {
-      throw new HttpError(403, 'Requests of web pages are refused; --allowed-origins names the pages that may ask.')
+      throw new HttpError(403, 'Requests from web pages are refused; allow their origin with --allowed-origins.')
     }
     context.header('access-control-allow-origin', any ? '*' : origin)
     context.header('vary', 'Origin')

@@ -19,7 +19,7 @@ const closing = { connection: 'close' }
  */
 async function readBytes(request: Request, { maxBytes, ms }: BodyLimits): Promise<Uint8Array> {
   const tooLarge = () =>
-    new HttpError(413, `The body has more than ${maxBytes} bytes, which is the most this server takes.`, { headers: closing })
+    new HttpError(413, `The body has more than ${maxBytes} bytes, the most that this server accepts.`, { headers: closing })
   if (Number(request.headers.get('content-length') ?? 0) > maxBytes) throw tooLarge()
   if (!request.body) return new Uint8Array()
   const reader = request.body.getReader()
@@ -27,7 +27,7 @@ async function readBytes(request: Request, { maxBytes, ms }: BodyLimits): Promis
   let size = 0
   const { promise: late, reject } = Promise.withResolvers<never>()
   late.catch(() => {})
-  const error = new HttpError(408, `The body was not whole after ${ms / 1000} s.`, { headers: closing })
+  const error = new HttpError(408, `The body was not complete after ${ms / 1000} s.`, { headers: closing })
   const timer = setTimeout(() => reject(error), ms)
   try {
     while (true) {
@@ -40,7 +40,7 @@ async function readBytes(request: Request, { maxBytes, ms }: BodyLimits): Promis
   } catch (error) {
     reader.cancel().catch(() => {})
     if (error instanceof HttpError) throw error
-    throw new HttpError(400, 'The body broke off.', { headers: closing })
+    throw new HttpError(400, 'The body ended early.', { headers: closing })
   } finally {
     clearTimeout(timer)
   }
@@ -59,7 +59,7 @@ const MOST_LISTS = 250_000
  * @throws HttpError for too many levels, fields or lists
  */
 export function checkSize(json: Uint8Array, what: string, field?: string): void {
-  const refuse = (most: string) => badRequest(`${what} has more than ${most}; this server takes no more.`, field)
+  const refuse = (most: string) => badRequest(`${what} has more than ${most}, the most that this server accepts.`, field)
   let depth = 0
   let fields = 0
   let lists = 0
@@ -71,7 +71,7 @@ export function checkSize(json: Uint8Array, what: string, field?: string): void 
       else if (sign === 0x22) inString = false
     } else if (sign === 0x22) inString = true
     else if (sign === 0x7b || sign === 0x5b) {
-      if (++depth > MOST_LEVELS) throw refuse(`${MOST_LEVELS} objects and lists within each other`)
+      if (++depth > MOST_LEVELS) throw refuse(`${MOST_LEVELS} levels of nested objects and lists`)
       if (++lists > MOST_LISTS) throw refuse(`${MOST_LISTS} objects and lists`)
     } else if (sign === 0x7d || sign === 0x5d) depth--
     else if (sign === 0x3a && ++fields > MOST_FIELDS) throw refuse(`${MOST_FIELDS} fields`)
@@ -85,11 +85,11 @@ export function checkSize(json: Uint8Array, what: string, field?: string): void 
 async function readJson(context: Context, limits: BodyLimits): Promise<Record<string, unknown>> {
   const type = context.req.header('content-type')?.split(';')[0].trim().toLowerCase()
   if (type !== 'application/json' && !type?.endsWith('+json')) {
-    throw new HttpError(400, `The body is ${type ?? 'of no type'}; it must be application/json.`, { headers: closing })
+    throw new HttpError(400, `The content-type is ${type ?? 'missing'}; it must be application/json.`, { headers: closing })
   }
   const encoding = context.req.header('content-encoding')?.trim().toLowerCase()
   if (encoding && encoding !== 'identity') {
-    throw new HttpError(400, `The body is ${encoding.slice(0, 40)}; send it as it is, without content-encoding.`, {
+    throw new HttpError(400, `The content-encoding ${encoding.slice(0, 40)} is not supported; send the body without one.`, {
       headers: closing,
     })
   }

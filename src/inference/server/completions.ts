@@ -50,7 +50,7 @@ async function worksOf(
   checkStream(body, body.prompt_logprobs)
   if (body.max_tokens === 0 && !echo) throw badRequest('max_tokens: it must be 1 or more, or 0 with echo.', 'max_tokens')
   if (body.stream === true && echo && top !== undefined)
-    throw badRequest('echo: with logprobs it is not streamed. Ask without stream.', 'echo')
+    throw badRequest('echo: it cannot be streamed together with logprobs. Send the request without stream.', 'echo')
   // Echoed tokens have log-probabilities like the others.
   const promptTop = body.prompt_logprobs ?? (echo && top !== undefined ? top : undefined)
   const logprobs = logprobsOf(parts, { top, prompt: promptTop, field: 'logprobs' })

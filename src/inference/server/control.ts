@@ -39,14 +39,14 @@ export function addControl(app: App, server: ServerContext): void {
   app.post('/collective_rpc', async (context: Context) => {
     const { method, args, kwargs } = await server.bodies.read(context, rpcBody)
     if (method !== 'reload_weights')
-      throw badRequest(`method: there is no ${JSON.stringify(method.slice(0, 100))} here, only reload_weights.`, 'method')
+      throw badRequest(`method: ${JSON.stringify(method.slice(0, 100))} is not supported, only reload_weights is.`, 'method')
     if (!parts.reloadWeights)
-      throw badRequest("method: the weights of this server are a training run's, which alone changes them.", 'method')
+      throw badRequest('method: this server belongs to a training run, and only the run changes its weights.', 'method')
     // An unknown field for the folder would be ignored: the model's own weights would be reloaded, and success reported.
     const other = Object.entries(kwargs ?? {}).find(([key, value]) => key !== 'weights_path' && value !== null)?.[0]
     if (other !== undefined || (args?.length ?? 0) > 0) {
       const [field, param] = other === undefined ? ['args', 'args'] : [`kwargs.${other.slice(0, 100)}`, 'kwargs']
-      throw badRequest(`${field}: reload_weights takes kwargs.weights_path alone. Leave it out.`, param)
+      throw badRequest(`${field}: reload_weights takes only kwargs.weights_path. Leave this out.`, param)
     }
     const given = kwargs?.weights_path
     if (given !== undefined && given !== null && typeof given !== 'string')

@@ -62,7 +62,7 @@ export function asHttpError(error: unknown, report: ReportFault): HttpError {
   if (error instanceof MixedWeightsError) return new HttpError(503, error.message)
   const id = randomUUID()
   report(id, error)
-  return new HttpError(500, `Something went wrong in the server; its log says what under ${id}.`)
+  return new HttpError(500, `Something went wrong in the server; its log has the details under ${id}.`)
 }
 
 /** The field of an error about a value, which begins with its name: "max_tokens is 0; ...". */

@@ -37,7 +37,7 @@ export class Gate {
     if (this.#held + completions > this.#most) {
       throw new HttpError(
         429,
-        `The queue is full: ${this.#held} completions run or wait, and ${this.#most} may. Ask again in a while.`,
+        `The queue is full: ${this.#held} completions are running or waiting, and at most ${this.#most} may. Try again later.`,
         { headers: { 'retry-after': '1' } },
       )
     }
@@ -64,7 +64,7 @@ export class Gate {
   check(completions: number): void {
     if (completions <= this.#most) return
     throw badRequest(
-      `n: the request asks for ${completions} completions, and this server takes ${this.#most} at once (--max-num-seqs and --max-queue). Ask for fewer.`,
+      `n: the request asks for ${completions} completions, but this server takes at most ${this.#most} at once (--max-num-seqs and --max-queue). Ask for fewer.`,
       'n',
     )
   }

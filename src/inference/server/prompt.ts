@@ -31,15 +31,15 @@ export function encodeText(
   const { maxLength } = server.engine
   const mostCut = Math.max(MOST_CUT, 2 * USUAL * maxLength)
   if (cut && text.length > mostCut) {
-    const words = `the text has ${text.length} characters, and at most ${mostCut} are tokenised to be truncated`
-    throw badRequest(`${field}: ${words}. Send the part that is to be kept.`, field)
+    const words = `the text has ${text.length} characters, but at most ${mostCut} can be tokenised for truncation`
+    throw badRequest(`${field}: ${words}. Send only the part that should be kept.`, field)
   }
   // Tokenising megabytes would block all requests; the beginning shows whether the text can fit.
   for (let size = USUAL * maxLength; size < text.length && !cut; size *= 2) {
     const least = tokenizer.encode(text.slice(0, size), { addSpecialTokens }).length
     if (least <= 2 * maxLength) continue
     throw badRequest(
-      `${field}: the prompt has more than ${least} tokens (${text.length} characters), and ${contextWords(maxLength)}. Shorten it.`,
+      `${field}: the prompt has more than ${least} tokens (${text.length} characters), but ${contextWords(maxLength)}. Shorten the prompt.`,
       field,
     )
   }
@@ -68,7 +68,7 @@ export function encodeChat(
   const { tokenizer, chatTemplate, chatTemplateKwargs } = server.parts
   if (typeof body.chat_template === 'string') {
     throw badRequest(
-      'chat_template: templates of requests are not run here; start the server with --chat-template.',
+      'chat_template: this server does not use templates sent in requests; start the server with --chat-template.',
       'chat_template',
     )
   }
@@ -85,7 +85,7 @@ export function encodeChat(
   const { maxLength } = server.engine
   // Each message has at least one token, and a template takes long over a million of them.
   if (body.messages.length > maxLength)
-    throw badRequest(`messages: there are ${body.messages.length}, and ${contextWords(maxLength)}. Send fewer.`, 'messages')
+    throw badRequest(`messages: there are ${body.messages.length}, but ${contextWords(maxLength)}. Send fewer.`, 'messages')
   const effort = body.reasoning_effort
   const shown = tools ?? toolsOf(body.tools)
   const variables = {
@@ -110,7 +110,7 @@ export function encodeChat(
   // Many templates silently ignore tools.
   if (shown.length > 0 && !shown.some((tool) => text.includes(tool.function.name)))
     server.warnOnce(
-      'the chat template shows no tools: the model does not see those of requests, nor calls among messages. A --chat-template that writes them, or a system message, can tell it of them.',
+      'the chat template does not render tools: the model sees neither the tools of requests nor the calls in messages. Use a --chat-template that renders them, or describe the tools in a system message.',
     )
   const cut = typeof body.truncate_prompt_tokens === 'number'
   const ids = encodeText(server, text, { field: 'messages', addSpecialTokens: body.add_special_tokens ?? false, cut })

@@ -21,7 +21,7 @@ export function modelOf(server: ServerContext, name: string | null | undefined):
   ]
   throw new HttpError(
     404,
-    `model: there is no model ${JSON.stringify(name.slice(0, 200))} here; there are ${known.join(', ')}.`,
+    `model: there is no model ${JSON.stringify(name.slice(0, 200))} on this server; available: ${known.join(', ')}.`,
     { param: 'model' },
   )
 }

@@ -42,7 +42,7 @@ export const nextSeed = (seed: number, index: number): number => (seed + index) 
 /** Refuses n > 1 for greedy requests, whose completions would all be the same. */
 export function completionsOf(body: SamplingBody, temperature: number): number {
   const n = body.n ?? 1
-  if (n > 1 && temperature === 0) throw badRequest(`n: it must be 1 at temperature 0, and it is ${n}.`, 'n')
+  if (n > 1 && temperature === 0) throw badRequest(`n: it must be 1 at temperature 0, but it is ${n}.`, 'n')
   return n
 }
 
@@ -64,13 +64,13 @@ export function maxTokensOf(
   const room = maxLength - promptLength
   if (room < 1) {
     throw badRequest(
-      `${prompt}: the prompt has ${promptLength} tokens, and ${contextWords(maxLength)}, of which an answer needs at least one. Shorten it.`,
+      `${prompt}: the prompt has ${promptLength} tokens, but ${contextWords(maxLength)}, of which the answer needs at least one. Shorten the prompt.`,
       prompt,
     )
   }
   if (given !== undefined && given !== null && given > maxLength) {
     throw badRequest(
-      `${field}: ${given} is too large: the prompt has ${promptLength} tokens, together ${promptLength + given}, and ${contextWords(maxLength)}.`,
+      `${field}: ${given} is too large: with the prompt's ${promptLength} tokens that makes ${promptLength + given}, but ${contextWords(maxLength)}.`,
       field,
     )
   }
@@ -89,8 +89,8 @@ export function logprobsOf(
     if (value === undefined || value === null || (value >= 0 && value <= most)) return
     const words =
       value < 0
-        ? 'all of the vocabulary is more than this server tells'
-        : `${value} is more than the ${most} that this server tells (--max-logprobs)`
+        ? 'this server does not return log-probabilities for the whole vocabulary'
+        : `${value} is more than the ${most} that this server returns (--max-logprobs)`
     throw badRequest(`${name}: ${words}.`, name)
   }
   check(field, top)
@@ -108,7 +108,7 @@ export function truncate(ids: number[], body: SamplingBody, maxLength: number): 
   if (keep < 1) throw badRequest('truncate_prompt_tokens: it must be at least 1, or -1.', 'truncate_prompt_tokens')
   if (keep >= maxLength) {
     throw badRequest(
-      `truncate_prompt_tokens: ${keep} is too large, this model's context is ${maxLength} tokens.`,
+      `truncate_prompt_tokens: ${keep} is too large: this model's context is ${maxLength} tokens.`,
       'truncate_prompt_tokens',
     )
   }

@@ -51,7 +51,7 @@ export async function startServer(
   // Keys arrive in a header, which is printable ASCII and trimmed.
   if (options.apiKeys?.some((key) => !/^[!-~](?:[ -~]*[!-~])?$/.test(key))) {
     throw new UserError(
-      'An API key is empty, begins or ends with a space, or has signs beyond printable ASCII, so no request could carry it: choose another for --api-key or DAWN_RL_API_KEY.',
+      'An API key is empty, begins or ends with a space, or has characters other than printable ASCII, so no request could carry it: choose another for --api-key or DAWN_RL_API_KEY.',
     )
   }
   const server = contextOf(engine, parts, options)
@@ -118,7 +118,7 @@ function appOf(server: ServerContext, devMode: boolean): App {
     const { path } = context.req
     const methods = app.routes.filter((route) => route.path === path && route.method !== 'ALL').map((route) => route.method)
     if (methods.length === 0) {
-      const off = "it is off here; serve has it on loopback or with --dev-mode, a training run's server never"
+      const off = "this route is disabled; serve offers it on loopback or with --dev-mode, a training run's server never does"
       const words = !devMode && controlRoutes.has(path) ? off : 'there is no such route'
       return fail(context, new HttpError(404, `${context.req.method} ${path.slice(0, 200)}: ${words}.`))
     }
@@ -212,7 +212,7 @@ function answerBroken(error: NodeJS.ErrnoException, socket: Socket): void {
   }
   const [status, words, said]: [number, string, string] =
     error.code === 'ERR_HTTP_REQUEST_TIMEOUT'
-      ? [408, 'Request Timeout', 'The request did not come in time.']
+      ? [408, 'Request Timeout', 'The request did not arrive in time.']
       : error.code === 'HPE_HEADER_OVERFLOW'
         ? [431, 'Request Header Fields Too Large', 'The headers are too large.']
         : [400, 'Bad Request', 'The request is malformed.']

@@ -10,7 +10,7 @@ export function addStatus(app: App, server: ServerContext): void {
   const created = now()
 
   const health = (context: Context) => {
-    if (server.failuresInARow >= 3) throw new HttpError(503, 'The engine fails; the log says why.')
+    if (server.failuresInARow >= 3) throw new HttpError(503, 'The engine is failing; the log of the server says why.')
     return context.body(null, 200)
   }
   app.get('/health', health)

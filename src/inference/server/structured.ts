@@ -26,7 +26,7 @@ function formatOf(
   if (format?.type === 'json_object') asked.push({ format: { type: 'json_object' }, field: 'response_format' })
   if (format?.type === 'json_schema')
     asked.push({ format: { type: 'json_schema', schema: format.json_schema.schema }, field: 'response_format' })
-  if (asked.length > 1) throw badRequest(`${field}: response_format asks for something too. Send one of them.`, field)
+  if (asked.length > 1) throw badRequest(`${field}: response_format sets a constraint as well. Send only one of them.`, field)
   return asked[0]
 }
 
@@ -53,7 +53,7 @@ export function constraintOf(
 ): (() => Promise<GrammarConstraint>) | undefined {
   const { own, afterToken } = more
   const asked = formatOf(body.response_format, body.structured_outputs)
-  if (asked && own) throw badRequest(`${own.field}: ${asked.field} asks for something too. Send one of them.`, own.field)
+  if (asked && own) throw badRequest(`${own.field}: ${asked.field} sets a constraint as well. Send only one of them.`, own.field)
   const wanted = own ?? asked
   if (!wanted) return undefined
   const { grammars } = server.parts

@@ -18,7 +18,7 @@ export function checkStream(
 ): void {
   if (stream_options && stream !== true) throw badRequest('stream_options: it needs stream to be true.', 'stream_options')
   if (stream === true && typeof promptLogprobs === 'number')
-    throw badRequest(`${field}: they are not streamed. Ask without stream.`, field)
+    throw badRequest(`${field}: they cannot be streamed. Send the request without stream.`, field)
 }
 
 /** Counts the tokens of a stream, and adds the usage to its events. */

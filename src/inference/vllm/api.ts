@@ -143,7 +143,7 @@ export class VllmApi {
     return positions.map((t) => {
       const logprob = scored(t)
       if (logprob === undefined)
-        throw new VllmError(`${this.url} gave no log-probability of token ${t} of a sequence that it was to score`, 0)
+        throw new VllmError(`${this.url} returned no log-probability for token ${t} of a sequence that it was asked to score`, 0)
       return logprob
     })
   }
@@ -209,7 +209,7 @@ export class VllmApi {
   #part<Answer, Key extends keyof Answer>(answer: Answer | null, key: Key): Answer[Key] {
     const part = answer?.[key]
     if (part === undefined || part === null)
-      throw new VllmError(`${this.url} gave an answer without ${String(key)}: is it vLLM that answers?`)
+      throw new VllmError(`${this.url} sent an answer without ${String(key)}: is it a vLLM server?`)
     return part
   }
 

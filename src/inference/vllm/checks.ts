@@ -32,7 +32,7 @@ export async function checkServer(api: VllmApi, needs: Needs, tokens: readonly n
   const version = await api.version().catch((error: unknown) => {
     if (error instanceof VllmError && error.passing) throw error
     throw new UserError(
-      `${api.url} has no /version, so it is no vLLM, or one that is too old: ${(error as Error).message}. Start vLLM 0.32 or newer.`,
+      `${api.url} has no /version, so it is not vLLM, or its version is too old: ${(error as Error).message}. Start vLLM 0.32 or newer.`,
     )
   })
   const base = baseModel(await api.models(), needs, api.url)
@@ -49,11 +49,11 @@ function baseModel(cards: ModelCard[], { model, maxLength }: Needs, url: string)
   const found = bases.find((card) => card.root === model || card.id === model) ?? (bases.length === 1 ? bases[0] : undefined)
   if (!found) {
     const names = bases.map((card) => card.id).join(', ') || 'none'
-    throw new UserError(`${url} serves ${names}, and this run trains ${model}. Start vLLM with --model ${model}.`)
+    throw new UserError(`${url} serves ${names}, but this run trains ${model}. Start vLLM with --model ${model}.`)
   }
   if (found.max_model_len !== undefined && found.max_model_len < maxLength) {
     throw new UserError(
-      `${url} takes sequences of ${found.max_model_len} tokens, and max_seq_len is ${maxLength}. Start vLLM with --max-model-len ${maxLength}, or lower max_seq_len.`,
+      `${url} takes sequences of at most ${found.max_model_len} tokens, but max_seq_len is ${maxLength}. Start vLLM with --max-model-len ${maxLength}, or lower max_seq_len.`,
     )
   }
   return found
@@ -67,7 +67,7 @@ async function checkLogprobs(api: VllmApi, model: string, wanted: LogprobsMode, 
   const answer = await api.complete(body, 300_000)
   const logprob = answer.choices[0]?.logprobs?.token_logprobs?.[0]
   if (typeof logprob !== 'number' || !answer.choices[0].token_ids) {
-    throw new UserError(`${api.url} gives no token ids or no log-probabilities with its completions. Start vLLM 0.32 or newer.`)
+    throw new UserError(`${api.url} returns no token ids or no log-probabilities with its completions. Start vLLM 0.32 or newer.`)
   }
   const mode = logprob > 1e-6 ? 'logits' : logprob > -1e-6 ? 'processed_logprobs' : 'raw_logprobs'
   if (mode === wanted) return
@@ -118,7 +118,7 @@ async function checkFullWeights(api: VllmApi, model: string, tokens: readonly nu
 export function explainRefusal(error: unknown, api: VllmApi): unknown {
   if (!(error instanceof VllmError) || !error.message.includes('--adapter-root')) return error
   return new UserError(
-    `${api.url} does not open the weights of this run (${error.message}). Start it with --adapter-root and output_dir.`,
+    `${api.url} refuses to open the weights of this run (${error.message}). Start it with --adapter-root and output_dir.`,
   )
 }
 
@@ -142,7 +142,7 @@ export function explainLoadError(error: unknown, api: VllmApi, rank: number): un
   if (refused !== error) return refused
   if (hasNoPlace(error)) {
     return new UserError(
-      `${api.url} has no place for this run's next adapter (${error.message}). POST {"lora_name": NAME} to its /v1/unload_lora_adapter for one that nobody uses (a run that was killed leaves its own), or start it with a larger --max-loras.`,
+      `${api.url} has no place for this run's next adapter (${error.message}). POST {"lora_name": NAME} to its /v1/unload_lora_adapter to unload one that is not in use (a run that was killed leaves its adapters loaded), or start it with a larger --max-loras.`,
     )
   }
   if (error.status === 404 && /no adapter found|not found for/i.test(error.message)) {
@@ -152,7 +152,7 @@ export function explainLoadError(error: unknown, api: VllmApi, rank: number): un
   }
   if (error.status === 404 || error.status === 405 || /lora is not enabled|not enabled/i.test(error.message)) {
     return new UserError(
-      `${api.url} takes no adapters at run time (${error.message}). Start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment.`,
+      `${api.url} does not load adapters at run time (${error.message}). Start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment.`,
     )
   }
   return error
@@ -168,7 +168,7 @@ export async function checkMaxLoras(api: VllmApi, maxAsyncLevel: number): Promis
   const needed = adaptersInFlight(maxAsyncLevel)
   if (!(most < needed)) return
   throw new UserError(
-    `${api.url} holds ${most} adapter${most === 1 ? '' : 's'} in a batch, and max_async_level = ${maxAsyncLevel} has ${needed} policy versions in flight: ` +
-      `rollouts of the old one would wait for the new one's. Start vLLM with --max-loras ${needed}.`,
+    `${api.url} holds ${most} adapter${most === 1 ? '' : 's'} in a batch, but max_async_level = ${maxAsyncLevel} has ${needed} policy versions in flight: ` +
+      `rollouts with the old version would wait for those with the new one. Start vLLM with --max-loras ${needed}.`,
   )
 }

@@ -56,7 +56,7 @@ export class VllmHost {
     if ('url' in where) {
       if (await this.#answers(Math.min(startupMs, 30_000))) return
       throw new UserError(
-        `No vLLM answers at ${where.url}/health. Start one there, or remove base_url under [inference] and let the run start one.`,
+        `No vLLM server answers at ${where.url}/health. Start one there, or remove base_url under [inference] and let the run start one.`,
       )
     }
     const server = await VllmServer.launch(where.launch)

@@ -38,15 +38,15 @@ export const OTHER_MODEL = 0.5
 export function staleBecause({ error, moved, stale }: Probe, noise: number): string | undefined {
   const digits = (x: number) => x.toPrecision(2)
   if (!(error < OTHER_MODEL)) {
-    return `its log-probabilities are off by ${digits(error)} nats a token`
+    return `its log-probabilities are off by ${digits(error)} nats per token`
   }
   // For a smaller step, the numbers cannot tell; then only the server's answer to the push counts.
   if (moved > 4 * noise && error > stale) {
-    return `the step moved the log-probabilities by ${digits(moved)} nats a token, and the server's are ${digits(error)} from the new ones but ${digits(stale)} from the old`
+    return `the step moved the log-probabilities by ${digits(moved)} nats per token, but the server's are ${digits(error)} from the new ones and only ${digits(stale)} from the old ones`
   }
   // Some of the weights may not have been replaced: vLLM 0.32 keeps the old tied output head, and then differs by a sixth of the step.
   if (error > 10 * noise + moved / 50) {
-    return `its log-probabilities are off by ${digits(error)} nats a token, and were by ${digits(noise)} before; the step moved them by ${digits(moved)}, so part of the weights is still old`
+    return `its log-probabilities are off by ${digits(error)} nats per token, up from ${digits(noise)} before; the step moved them by ${digits(moved)}, so some of the weights are still the old ones`
   }
   return undefined
 }

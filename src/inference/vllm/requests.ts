@@ -33,7 +33,7 @@ export function checkServed({ adapter, constraint, logprobs = {} }: GenerationRe
   const found = Object.entries(asked).find(([, is]) => is)
   if (!found) return
   throw new UserError(
-    `The request has ${found[0]}, which vLLM is not asked for here. Leave it out, or sample with the embedded engine (backend = "embedded" under [inference]).`,
+    `The request has ${found[0]}, which is not supported with vLLM. Leave it out, or sample with the embedded engine (backend = "embedded" under [inference]).`,
   )
 }
 
@@ -99,7 +99,7 @@ export async function takeStream(
       // On a GPU it would silently read another token's row, or zeros.
       if (!(Number.isInteger(id) && id >= 0 && id < vocabulary))
         throw new Error(
-          `vLLM sent token ${id}, and the model has those from 0 to ${vocabulary - 1}: does it serve another model?`,
+          `vLLM sent token ${id}, but the model only has tokens 0 to ${vocabulary - 1}: does it serve another model?`,
         )
       if (tells && !(Number.isFinite(logprob) && logprob! <= ROUNDING))
         throw new Error(`vLLM gave token ${id} the log-probability ${logprob}`)
@@ -109,7 +109,7 @@ export async function takeStream(
     for (const span of choice.weight_versions ?? []) {
       const made = Number(span.version)
       if (!Number.isInteger(made))
-        throw new Error(`vLLM sampled with weights "${span.version}", which nobody pushed: was it restarted?`)
+        throw new Error(`vLLM sampled with weights "${span.version}", which this run did not push: was it restarted?`)
       sequence.versions.fill(made, span.start, span.end)
     }
     if (choice.finish_reason) ending ??= endingOf(choice.finish_reason, choice.stop_reason, sequence)

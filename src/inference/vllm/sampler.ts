@@ -293,7 +293,7 @@ export class VllmSampler implements Generator {
     if (!last) {
       if (!(error < OTHER_MODEL)) {
         throw new UserError(
-          `${api.url} gives other log-probabilities than ${model} (by ${error.toPrecision(2)} nats a token), so it serves another model, or weights that an earlier run left there. Start vLLM anew with --model ${model}.`,
+          `${api.url} gives different log-probabilities from ${model} (by ${error.toPrecision(2)} nats per token), so it serves another model, or weights left by an earlier run. Restart vLLM with --model ${model}.`,
         )
       }
       this.#noise = Math.max(error, LEAST_NOISE)

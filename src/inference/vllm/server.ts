@@ -39,13 +39,13 @@ export class VllmServer {
   static async launch(options: LaunchOptions): Promise<VllmServer> {
     if (process.platform === 'win32')
       throw new UserError(
-        'vLLM does not run on Windows. Run dawn-rl in WSL, or leave backend = "vllm" out: the embedded engine needs none.',
+        'vLLM does not run on Windows. Run dawn-rl in WSL, or remove backend = "vllm": the embedded engine does not need vLLM.',
       )
     const python = findPython(options.python)
     const { logFile } = options
     if (python.includes('/') && !existsSync(python)) {
       throw new UserError(
-        `There is no ${python}, the Python that vLLM is started with. Run 'bash ${SCRIPTS}/setup-vllm.sh', or set python under [inference] to one that has vllm.`,
+        `There is no ${python}, the Python interpreter that starts vLLM. Run 'bash ${SCRIPTS}/setup-vllm.sh', or set python under [inference] to one that has vllm.`,
       )
     }
     const port = Number(options.args.port ?? (await freePort()))

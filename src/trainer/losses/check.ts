@@ -72,7 +72,7 @@ export function checkLossGradient(loss: Loss, sequences: readonly LossInputs[]):
     const { sequence, token, ratio, gradient, middle } = wrong[0]
     throw new UserError(
       `The loss ${loss.name} says that dLoss/dlogprob of token ${token} of sequence ${sequence} is ${show(gradient)} where the importance ` +
-        `ratio is ${show(ratio)}, but moving that log-probability by ${STEP} changes its loss by ${show(middle)} for each unit (${wrong.length} of ${found.length} tokens disagree). ` +
+        `ratio is ${show(ratio)}, but moving that log-probability by ${STEP} changes the loss by ${show(middle)} per unit (${wrong.length} of ${found.length} tokens disagree). ` +
         likelyCause(wrong, sequences[sequence].lossTokenCount),
     )
   }
@@ -109,16 +109,16 @@ function likelyCause(wrong: readonly Slopes[], n: number): string {
     wrong.every(
       ({ ratio, gradient, middle }) => Math.abs(gradient - expected(middle, ratio)) <= 0.05 * Math.abs(expected(middle, ratio)),
     )
-  if (all((d) => -d)) return 'The sign is wrong: the gradient is that of the loss, which goes down.'
+  if (all((d) => -d)) return 'The sign is wrong: return the gradient of the loss itself, which is minimised.'
   if (n > 1 && (all((d) => d * n) || all((d) => d / n))) {
-    return `They differ by the factor lossTokenCount (${n}): divide both by it, or neither.`
+    return `The two differ by the factor lossTokenCount (${n}): divide both the loss and the gradient by it, or neither.`
   }
   if (all((d, ratio) => d / ratio)) {
-    return 'They differ by the ratio, which is its own derivative: -ratio A has the gradient -ratio A, not -A.'
+    return 'The two differ by the ratio, which is its own derivative: the gradient of -ratio A is -ratio A, not -A.'
   }
   return (
-    'Is a factor of the chain rule missing? What stands under a stop-gradient must be computed from frozenLogprobs, which the check does ' +
-    'not move. If the gradient is another one on purpose, say `export const checkGradient = false` in the file.'
+    'Is a factor of the chain rule missing? A term under a stop-gradient must be computed from frozenLogprobs, which the check does ' +
+    'not change. If the gradient differs on purpose, write `export const checkGradient = false` in the file.'
   )
 }
 

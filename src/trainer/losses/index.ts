@@ -109,13 +109,13 @@ export function runHostLoss(loss: Loss, inputs: LossInputs): LossOutputs {
     out = loss.run(ownArrays(inputs), loss.args)
   } catch (error) {
     const unknown = !inputs.refLogprobs && loss.run.toString().includes('refLogprobs')
-    const hint = unknown ? '. It reads refLogprobs, which are there with trainer.args.use_ref_model = true, or beta above 0.' : ''
+    const hint = unknown ? '. It reads refLogprobs, which exist only with trainer.args.use_ref_model = true or beta above 0.' : ''
     throw new UserError(`The loss ${loss.name} threw: ${messageWithPlace(error)}${hint}`)
   }
   const length = inputs.logprobs.length
   if (!(out?.gradient instanceof Float32Array) || out.gradient.length !== length || typeof out.loss !== 'number') {
     throw new UserError(
-      `The loss ${loss.name} must return { gradient: Float32Array of ${length} values (one a token), loss: number }; it returned ${describe(out)}.`,
+      `The loss ${loss.name} must return { gradient: Float32Array of ${length} values (one per token), loss: number }; it returned ${describe(out)}.`,
     )
   }
   return out

@@ -169,7 +169,7 @@ describe('weights', () => {
     expectError(await post('/collective_rpc', { method: 'shutdown' }), 400, /only reload_weights/, 'method')
     // A folder that is named otherwise is not taken for none.
     const rpc = (fields: object) => post('/collective_rpc', { method: 'reload_weights', ...fields })
-    expectError(await rpc({ args: ['other'] }), 400, /^args: reload_weights takes kwargs.weights_path alone/, 'args')
+    expectError(await rpc({ args: ['other'] }), 400, /^args: reload_weights takes only kwargs.weights_path/, 'args')
     expectError(await rpc({ kwargs: { weight_path: 'other' } }), 400, /^kwargs.weight_path: reload_weights takes/, 'kwargs')
     expect((await rpc({ args: [], kwargs: { weights_path: null } })).status).toBe(200)
   })

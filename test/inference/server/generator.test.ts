@@ -93,7 +93,7 @@ describe('adapters by name', () => {
     const trainer = await openTrainer(gpu, 'lora')
     const outside = VllmSampler.open(samplerOptions(trainer, { url }, elsewhere.path, { runName: 'outside' }), 0)
     await expect(outside).rejects.toThrow(UserError)
-    await expect(outside).rejects.toThrow(/does not open the weights.*--adapter-root/)
+    await expect(outside).rejects.toThrow(/refuses to open the weights.*--adapter-root/)
     trainer.decoder.release()
     elsewhere.remove()
   })

@@ -28,17 +28,17 @@ describe('a request that is wrong', () => {
     [{ n: 0 }, 'n', /n/],
     [{ n: 2, temperature: 0 }, 'n', /must be 1 at temperature 0/],
     [{ max_tokens: 0 }, 'max_tokens', /1 or more/],
-    [{ max_tokens: 600 }, 'max_tokens', /600 is too large: the prompt has 1 tokens.*maximum context length is 512/],
+    [{ max_tokens: 600 }, 'max_tokens', /600 is too large: with the prompt's 1 tokens.*maximum context length is 512/],
     [{ prompt: 'a'.repeat(600) }, 'prompt', /600 tokens.*this model's maximum context length is 512 tokens/],
     [{ prompt: 'ab '.repeat(3000) }, 'prompt', /more than 4096 tokens \(9000 characters\).*maximum context length is 512/],
-    [{ prompt: [] }, 'prompt', /text, token ids/],
+    [{ prompt: [] }, 'prompt', /a string, token ids/],
     [{ prompt: '' }, 'prompt', /no tokens/],
     [{ prompt: [1, 2, 9999] }, 'prompt', /9999 is not one of the model's 262/],
-    [{ prompt: { text: 'a' } }, 'prompt', /text, token ids/],
-    [{ prompt: [1.5] }, 'prompt', /text, token ids/],
-    [{ prompt: ['a', [1]] }, 'prompt', /text, token ids/],
+    [{ prompt: { text: 'a' } }, 'prompt', /a string, token ids/],
+    [{ prompt: [1.5] }, 'prompt', /a string, token ids/],
+    [{ prompt: ['a', [1]] }, 'prompt', /a string, token ids/],
     [{ prompt: [-1] }, 'prompt.0', />=0/],
-    [{ prompt: [[1], []] }, 'prompt.1', /it is empty/],
+    [{ prompt: [[1], []] }, 'prompt.1', /it must not be empty/],
     [{ logprobs: 21 }, 'logprobs', /more than the 20/],
     [{ logprobs: -1 }, 'logprobs', /vocabulary/],
     [{ logit_bias: { x: 1 } }, 'logit_bias.x', /token ids|Invalid key/],
@@ -47,14 +47,14 @@ describe('a request that is wrong', () => {
     [{ allowed_token_ids: [9999] }, 'allowed_token_ids', /9999/],
     [{ min_tokens: 5 }, 'min_tokens', /max_tokens/],
     [{ truncate_prompt_tokens: 0 }, 'truncate_prompt_tokens', /at least 1/],
-    [{ stream: true, prompt_logprobs: 1 }, 'prompt_logprobs', /not streamed/],
+    [{ stream: true, prompt_logprobs: 1 }, 'prompt_logprobs', /cannot be streamed/],
     // Known, and not there.
     [{ bad_words: ['no'] }, 'bad_words', /supported/],
     [{ best_of: 3 }, 'best_of', /only 1/],
     [{ priority: 2 }, 'priority', /only 0/],
     [{ suffix: 'end' }, 'suffix', /supported/],
     [{ use_beam_search: true }, 'use_beam_search', /supported/],
-    [{ guided_choice: ['a'] }, 'guided_choice', /older name.*structured_outputs\.choice now/],
+    [{ guided_choice: ['a'] }, 'guided_choice', /older name.*use structured_outputs\.choice/],
     [{ structured_outputs: { choice: ['a'], regex: 'b' } }, 'structured_outputs', /one of/],
   ])('%j', async (body, param, words) => {
     expectError(await completions(body), 400, words, param)
@@ -66,21 +66,21 @@ describe('a request that is wrong', () => {
     [
       { messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'x' } }] }] },
       'messages.0.content.0.type',
-      /must be "text"; the model reads no images/,
+      /must be "text"; images, audio and files/,
     ],
     [{ top_logprobs: 2 }, 'top_logprobs'],
     [{ max_completion_tokens: 4000 }, 'max_completion_tokens'],
     [{ tool_choice: 'required' }, 'tool_choice'],
     [{ chat_template: '{{ 1 }}' }, 'chat_template'],
     [{ continue_final_message: true, add_generation_prompt: true }, 'continue_final_message'],
-    [{ functions: [{ name: 'f' }] }, 'functions', /it is tools now/],
+    [{ functions: [{ name: 'f' }] }, 'functions', /use tools/],
   ] as [object, string, RegExp?][])('in a chat: %j', async (body, param, words = /./) => {
     const answer = await chat(body)
     expectError(answer, 400, words, param)
   })
 
   test('names no model that is there', async () => {
-    expectError(await completions({ model: 'gpt-5' }), 404, /no model "gpt-5" here; there are tiny/, 'model')
+    expectError(await completions({ model: 'gpt-5' }), 404, /no model "gpt-5" on this server; available: tiny/, 'model')
     await expect(client.completions.create({ model: 'gpt-5', prompt: 'a' })).rejects.toThrow(OpenAI.NotFoundError)
     await expect(client.completions.create({ model: 'tiny', prompt: 'a', temperature: -1 })).rejects.toThrow(
       OpenAI.BadRequestError,
@@ -91,7 +91,11 @@ describe('a request that is wrong', () => {
     expectError(await ask(`${url}/v1/completions`, '{"model":'), 400, /not JSON/)
     expectError(await ask(`${url}/v1/completions`, '[1]'), 400, /JSON object/)
     expectError(await ask(`${url}/v1/completions`, '{}', { headers: { 'content-type': 'text/plain' } }), 400, /application\/json/)
-    expectError(await ask(`${url}/v1/completions`, '{}', { headers: { 'content-encoding': 'gzip' } }), 400, /body is gzip/)
+    expectError(
+      await ask(`${url}/v1/completions`, '{}', { headers: { 'content-encoding': 'gzip' } }),
+      400,
+      /content-encoding gzip/,
+    )
     const broken = {
       body: Uint8Array.from([0x7b, 0x22, 0xff, 0x22, 0x7d]),
       method: 'POST',
@@ -175,16 +179,16 @@ describe('sizes and times', () => {
     const post = (path: string, body: object) => ask(`${long.url}${path}`, { max_tokens: 1, ...body })
     const text = 'ab '.repeat(200_000)
     const cut = await post('/v1/completions', { prompt: text, truncate_prompt_tokens: 4 })
-    expectError(cut, 400, /600000 characters, and at most 500000 are tokenised to be truncated/, 'prompt')
+    expectError(cut, 400, /600000 characters, but at most 500000 can be tokenised for truncation/, 'prompt')
     expect((await post('/v1/completions', { prompt: text.slice(0, 60_000), truncate_prompt_tokens: 4 })).status).toBe(200)
     const fields = Array.from({ length: 300_000 }, (_, i) => `"k${i}":1`)
     const wide = await ask(`${long.url}/v1/completions`, `{"prompt":"a",${fields.join()}}`)
     expectError(wide, 400, /The body has more than 250000 fields/)
     const lists = await ask(`${long.url}/v1/completions`, `{"prompt":[${'[1],'.repeat(250_000)}[1]]}`)
-    expectError(lists, 400, /The body has more than 250000 objects and lists; /)
+    expectError(lists, 400, /The body has more than 250000 objects and lists, /)
     const messages = Array.from({ length: 100_000 }, () => ({ role: 'user', content: 'a' }))
     const chatted = await post('/v1/chat/completions', { messages, truncate_prompt_tokens: 4 })
-    expectError(chatted, 400, /there are 100000, and this model's maximum context length is 512 tokens/, 'messages')
+    expectError(chatted, 400, /there are 100000, but this model's maximum context length is 512 tokens/, 'messages')
   })
 
   test('objects and lists within each other, as many as are taken, and more', async () => {
@@ -206,18 +210,18 @@ describe('sizes and times', () => {
     for (const body of bodies(190)) expect((await chat(body)).status).toBeLessThan(500)
     // A string's braces are none.
     expect((await completions({ prompt: '"{['.repeat(100) })).status).toBe(200)
-    for (const body of bodies(250)) expectError(await chat(body), 400, /more than 200 objects and lists/)
-    expectError(await ask(`${url}/v1/completions`, '['.repeat(15_000)), 400, /more than 200 objects and lists/)
+    for (const body of bodies(250)) expectError(await chat(body), 400, /more than 200 levels of nested objects and lists/)
+    expectError(await ask(`${url}/v1/completions`, '['.repeat(15_000)), 400, /more than 200 levels of nested objects and lists/)
     // A schema as a text has levels of its own.
     const json = `{"enum":[${'['.repeat(5000)}${']'.repeat(5000)}]}`
     const schema = await completions({ structured_outputs: { json } })
-    expectError(schema, 400, /the schema has more than 200 objects and lists/, 'structured_outputs')
+    expectError(schema, 400, /the schema has more than 200 levels of nested objects and lists/, 'structured_outputs')
   })
 
   test('a body that does not come, a head that does not come, and no HTTP', async () => {
     const head =
       'POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"mo'
-    expect(await rawBytes(url, [head])).toMatch(/^HTTP\/1\.1 408 [\s\S]*was not whole after 1 s/)
+    expect(await rawBytes(url, [head])).toMatch(/^HTTP\/1\.1 408 [\s\S]*was not complete after 1 s/)
     expect(await rawBytes(url, ['POST /v1/comp'])).toMatch(/^HTTP\/1\.1 408 [\s\S]*"code":408/)
     expect(await rawBytes(url, ['hello\r\n\r\n'])).toMatch(/^HTTP\/1\.1 400 [\s\S]*"code":400/)
     expect(await rawBytes(url, [`GET /health HTTP/1.1\r\nhost: localhost\r\nx: ${'a'.repeat(20_000)}\r\n\r\n`])).toMatch(
@@ -228,10 +232,15 @@ describe('sizes and times', () => {
   test('a queue that is full', async () => {
     const small = await tiny.serve({ maxHeld: 3 })
     const body = { prompt: 'a', max_tokens: 400, ignore_eos: true, stream: true, n: 3 }
-    expectError(await ask(`${small.url}/v1/completions`, { ...body, n: 4 }), 400, /4 completions, and this server takes 3/, 'n')
+    expectError(
+      await ask(`${small.url}/v1/completions`, { ...body, n: 4 }),
+      400,
+      /4 completions, but this server takes at most 3/,
+      'n',
+    )
     // None of them is read before: there may be millions.
     const long = { prompt: Array(4).fill('a'.repeat(600)) }
-    expectError(await ask(`${small.url}/v1/completions`, long), 400, /4 completions, and this server takes 3/, 'n')
+    expectError(await ask(`${small.url}/v1/completions`, long), 400, /4 completions, but this server takes at most 3/, 'n')
     const abort = new AbortController()
     const held = await fetch(`${small.url}/v1/completions`, {
       method: 'POST', body: JSON.stringify(body), headers: { 'content-type': 'application/json' }, signal: abort.signal,
@@ -316,7 +325,7 @@ describe('who may ask', () => {
     await expect(tiny.serve({ host: '0.0.0.0' })).rejects.toThrow(/needs a key/)
     const open = await tiny.serve({ host: '0.0.0.0', apiKeys: ['k'] })
     const headers = { authorization: 'Bearer k' }
-    expectError(await ask(`${open.url}/pause`, {}, { headers }), 404, /--dev-mode, a training run's server never/)
+    expectError(await ask(`${open.url}/pause`, {}, { headers }), 404, /--dev-mode, a training run's server never does/)
     // Other names are fine there.
     const { status } = await rawGet(`${open.url}/health`, { host: 'gpu-box.example' })
     expect(status).toBe(200)
@@ -444,7 +453,7 @@ test('a fault of ours is a 500 with an id that stands in the log', async () => {
   const answer = await ask(`${faulty.url}/v1/chat/completions`, {
     messages: [{ role: 'user', content: 'a' }], max_tokens: 1, response_format: { type: 'json_object' },
   }) // prettier-ignore
-  expectError(answer, 500, /its log says what under [\da-f-]{36}/)
+  expectError(answer, 500, /its log has the details under [\da-f-]{36}/)
   const [, id] = /under ([\da-f-]{36})/.exec(answer.text)!
   const line = tiny.lines.find(({ fields }) => fields.fault === id)
   expect(line!.fields.stack).toMatch(/the library is broken[\s\S]*at /)
@@ -470,7 +479,7 @@ test('a fault in the midst of a stream is its last event, counted on', async () 
   })
   const events = [...text.matchAll(/^data: (.*)$/gm)].map(([, json]) => JSON.parse(json))
   expect(events.length).toBeGreaterThan(3)
-  expect(events.at(-1)).toMatchObject({ type: 'error', code: '500', message: expect.stringMatching(/its log says what/) })
+  expect(events.at(-1)).toMatchObject({ type: 'error', code: '500', message: expect.stringMatching(/its log has the details/) })
   expect(events.map((event) => event.sequence_number)).toEqual([...events.keys()])
   await faulty.close()
 })

@@ -146,7 +146,7 @@ describe('tools', () => {
     )
     expectError(await chat({ tool_choice: 'required' }), 400, /no tools/, 'tool_choice')
     expectError(await chat({ tools: [{ type: 'function', function: { name: 'a b' } }] }), 400, /letters/, 'tools')
-    expectError(await chat({ tools, tool_choice: 'required', ...forced('a') }), 400, /Send one/, 'tool_choice')
+    expectError(await chat({ tools, tool_choice: 'required', ...forced('a') }), 400, /Send only one/, 'tool_choice')
     const plain = await tiny.serve({}, { toolParser: 'none' })
     expectError(await ask(`${plain.url}/v1/chat/completions`, { ...base, tools }), 400, /--tool-call-parser/, 'tools')
     expectError(
@@ -162,7 +162,7 @@ describe('tools', () => {
 test('tools that the chat template does not show are told of in the log, once', async () => {
   // The tiny model's own shows none.
   const own = await tiny.serve({}, { grammars: () => Promise.resolve(grammars) })
-  const told = () => tiny.lines.filter((line) => line.level === 'warn' && line.message.includes('shows no tools')).length
+  const told = () => tiny.lines.filter((line) => line.level === 'warn' && line.message.includes('does not render tools')).length
   const before = told()
   await client.chat.completions.create({ ...base, tools, max_tokens: 1 })
   expect(told()).toBe(before)

@@ -36,7 +36,7 @@ export function planTools(request: ToolRequest, parser: string, chatTemplate: st
   const choice = request.tool_choice ?? (tools.length > 0 ? 'auto' : 'none')
   const most = request.parallel_tool_calls === false ? 1 : Infinity
   if (choice === 'none') return { tools, parser: null, format: null, most }
-  if (tools.length === 0) throw new UserError(`tool_choice is ${JSON.stringify(choice)}, and there are no tools. Give "tools".`)
+  if (tools.length === 0) throw new UserError(`tool_choice is ${JSON.stringify(choice)}, but there are no tools. Give "tools".`)
   const names = tools.map((tool) => tool.function.name)
   if (choice === 'auto') {
     const name = parser === 'auto' ? toolParserFor(chatTemplate) : parser
@@ -67,7 +67,7 @@ export function planTools(request: ToolRequest, parser: string, chatTemplate: st
   const tool = tools.find((one) => one.function.name === name)
   if (!tool)
     throw new UserError(
-      `tool_choice is ${JSON.stringify(choice)}; it is none, auto, required, or {"type": "function", "function": {"name": one of tools}}.`,
+      `tool_choice is ${JSON.stringify(choice)}; it must be none, auto, required, or {"type": "function", "function": {"name": one of tools}}.`,
     )
   return {
     tools,
@@ -83,16 +83,17 @@ export function planTools(request: ToolRequest, parser: string, chatTemplate: st
  */
 export function readTools(value: unknown): ToolDefinition[] {
   if (value === undefined || value === null) return []
-  if (!Array.isArray(value) || value.length > MOST_TOOLS) throw new UserError(`tools is a list of up to ${MOST_TOOLS} functions.`)
+  if (!Array.isArray(value) || value.length > MOST_TOOLS)
+    throw new UserError(`tools: it must be a list of up to ${MOST_TOOLS} functions.`)
   return value.map((tool: unknown, i) => {
     const made = (tool as { type?: unknown; function?: Record<string, unknown> } | null)?.function
     const parameters = made?.parameters ?? { type: 'object', properties: {} }
     if (typeof made?.name !== 'string' || !/^[\w.:-]{1,128}$/.test(made.name))
       throw new UserError(
-        `tools[${i}] is {"type": "function", "function": {"name", "description", "parameters"}}, its name made of letters, digits, _, -, . and :.`,
+        `tools[${i}]: it must be {"type": "function", "function": {"name", "description", "parameters"}}, with a name of letters, digits, _, -, . and :.`,
       )
     if (typeof parameters !== 'object' || Array.isArray(parameters))
-      throw new UserError(`tools[${i}].function.parameters is a JSON schema.`)
+      throw new UserError(`tools[${i}].function.parameters must be a JSON schema.`)
     return { type: 'function', function: { ...made, name: made.name, parameters: parameters as Record<string, unknown> } }
   })
 }

@@ -27,7 +27,7 @@ export function toolParser(name: string, options: ToolParserOptions = {}): ToolP
   if (!known) {
     const meant = nearest(name, TOOL_PARSERS)
     throw new UserError(
-      `There is no tool parser "${name}"; there are ${TOOL_PARSERS.join(', ')}${meant ? `. Did you mean ${meant}?` : '.'}`,
+      `There is no tool parser "${name}"; choose one of ${TOOL_PARSERS.join(', ')}${meant ? `. Did you mean ${meant}?` : '.'}`,
     )
   }
   const rules = rulesOf(known, options.names === undefined ? undefined : new Set(options.names))

@@ -3,14 +3,14 @@ import * as z from 'zod'
 import { formerly, ignored, list, only, requestFields, samplingFields } from './common.ts'
 
 const textPart = z.object({
-  type: z.enum(['text', 'input_text', 'output_text'], { error: 'it must be "text"; the model reads no images, sounds or files' }),
+  type: z.enum(['text', 'input_text', 'output_text'], { error: 'it must be "text"; images, audio and files are not supported' }),
   text: z.string(),
   // From an earlier answer that the client sends back.
   annotations: ignored,
   logprobs: ignored,
 })
 const content = z.union([z.string(), list(textPart)], {
-  error: 'it must be a text, or parts of type "text"',
+  error: 'it must be a string, or parts of type "text"',
 })
 
 const toolCall = z.object({
@@ -126,7 +126,7 @@ const reasoningItem = z.object({
 export const responsesBody = z.object({
   model: z.string().nullish(),
   input: z.union([z.string(), list(z.union([inputItem, reasoningItem]), { least: 1 })], {
-    error: 'it must be a text or a list of messages with text',
+    error: 'it must be a string or a list of messages with text',
   }),
   instructions: z.string().nullish(),
   max_output_tokens: z.int().min(1).nullish(),

@@ -10,7 +10,7 @@ export function only(...neutral: unknown[]) {
 }
 
 /** An old field that has another name now. */
-export const formerly = (now: string) => refused(`an older name, not supported by this server; it is ${now} now`)
+export const formerly = (now: string) => refused(`an older name that this server does not support; use ${now}`)
 
 function refused(message: string, taken: ReadonlySet<string> = new Set()) {
   return z
@@ -46,8 +46,9 @@ interface ListLimits {
 /** A list that is checked up to its first invalid element: zod would report every one, and millions of reports would fill the memory. */
 export function list<T extends z.ZodType>(element: T, { least = 0, most = Infinity, isFine }: ListLimits = {}) {
   return z.array(z.unknown()).transform((values, context) => {
-    if (values.length < least) context.addIssue({ code: 'custom', message: 'it is empty' })
-    if (values.length > most) context.addIssue({ code: 'custom', message: `it has ${values.length}, and may have ${most}` })
+    if (values.length < least) context.addIssue({ code: 'custom', message: 'it must not be empty' })
+    if (values.length > most)
+      context.addIssue({ code: 'custom', message: `it has ${values.length} elements, but may have at most ${most}` })
     const taken: z.output<T>[] = []
     for (let i = 0; i < values.length && context.issues.length === 0; i++)
       taken.push(isFine?.(values[i]) ? (values[i] as z.output<T>) : part(element, i, values[i], context))
@@ -62,7 +63,7 @@ export const tokenIds = (limits: ListLimits = {}) =>
 /** An integer of up to 64 bits; JSON's numbers are not exact beyond 53. */
 const wide = z.number().refine(Number.isInteger, 'it must be a whole number')
 
-const biasKey = z.string().regex(/^\d{1,9}$/, 'keys are token ids')
+const biasKey = z.string().regex(/^\d{1,9}$/, 'keys must be token ids')
 const biasValue = z.number().min(-100).max(100)
 /** Checked up to the first invalid entry, like lists. */
 const bias = z.record(z.string(), z.unknown()).transform((map, context) => {

@@ -8,7 +8,7 @@ export const completionsBody = z.object({
   prompt: z.union(
     [z.string(), list(z.string(), { least: 1 }), tokenIds({ least: 1 }), list(tokenIds({ least: 1 }), { least: 1 })],
     {
-      error: 'it must be a text, token ids, or a list of either',
+      error: 'it must be a string, token ids, or a list of either',
     },
   ),
   max_tokens: z.int().min(0).nullish(),
