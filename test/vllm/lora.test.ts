@@ -133,7 +133,7 @@ describe('adapters', () => {
     [
       'another model',
       () => ({ score: async (ids) => ids.map((_, t) => -3 - t) }),
-      /other log-probabilities than .*tiny.*serves another model.*--model/,
+      /different log-probabilities from .*tiny.*serves another model.*--model/,
     ],
     ['a push without its files', () => ({ write: async () => {} }), /ENOENT|can't read the adapter's folder/],
   ]
