@@ -124,13 +124,13 @@ test('an environment that plays groups together: no two groups wait for the plac
   expect(await Promise.all(Array.from({ length: 12 }, play))).toEqual(Array.from({ length: 12 }, () => 0))
   const few = { ...options, environments: [await playsTogether()], evalRolloutsPerExample: 13 }
   await expect(makeOrchestrator(answer, few)).rejects.toThrow(
-    'numbers plays the rollouts of a task together: max_concurrent (12) must be eval_rollouts_per_example (13) or more.',
+    'numbers plays the rollouts of a task together: max_concurrent (12) must be at least eval_rollouts_per_example (13).',
   )
   // Its groups are those of evaluations alone where it is not trained on.
   const only = { environments: [{ ...(await playsTogether()), weight: 0 }, await numbersEnv('other')], maxConcurrent: 4 }
   await makeOrchestrator(answer, { ...options, ...only, evalRolloutsPerExample: 4 })
   await expect(makeOrchestrator(answer, { ...options, ...only, evalRolloutsPerExample: 5 })).rejects.toThrow(
-    'max_concurrent (4) must be eval_rollouts_per_example (5) or more.',
+    'max_concurrent (4) must be at least eval_rollouts_per_example (5).',
   )
   // As many places as the largest group are enough; nothing is evaluated where no row is held out.
   await makeOrchestrator(answer, { ...few, maxConcurrent: 13 })
