@@ -5,6 +5,7 @@
 import { hashSeed, Random } from '../common/random.ts'
 import { roundToBf16 } from '../model/bf16.ts'
 import { configToJson } from '../model/config/config.ts'
+import { families } from '../model/config/families/index.ts'
 import type { ModelTensors } from '../model/decoder/load.ts'
 import { DELTA_PART, madeTensors } from '../model/decoder/shapes.ts'
 import type { Tokenizer } from '../model/tokenizer/tokenizer.ts'
@@ -33,6 +34,7 @@ export function newModel(
   options: NewModelOptions,
   seed: number,
 ): ModelTensors & { rawConfig: Record<string, unknown>; tokenizer: Tokenizer } {
+  const { biases, qkNorm = false } = families[options.family]
   const config: ModelConfig = {
     family: options.family,
     hiddenSize: options.hidden_size,
@@ -46,9 +48,9 @@ export function newModel(
     ropeTheta: options.rope_theta,
     ropeScaling: { type: 'default' },
     tieWordEmbeddings: options.tie_word_embeddings,
-    qkvBias: options.family === 'qwen2',
+    qkvBias: biases === 'qkv',
     outputBias: false,
-    qkNorm: options.family === 'qwen3' || options.family === 'qwen3_5_text',
+    qkNorm,
     ...(options.family === 'qwen3_5_text' && deltaNets(options)),
     maxPositionEmbeddings: options.max_position_embeddings,
     eosTokenIds: [BYTE_END],

@@ -5,6 +5,7 @@
 import { UserError } from '../../common/errors.ts'
 import { keyReader, MOST_LAYERS, type Json } from './keys.ts'
 import { ropeOf, ropeScalingToJson } from './rope.ts'
+import type { Family } from './families/family.ts'
 import { families, familyOf } from './families/index.ts'
 import type { ModelConfig, ModelFamily } from '../types.ts'
 
@@ -38,7 +39,7 @@ export function parseConfig(
     throw new UserError(`${file}: num_attention_heads ${heads} is not a multiple of num_key_value_heads ${kvHeads}.`)
   const attentionBias = !biases && key.flag('attention_bias', false)
   const maxPositions = key.count('max_position_embeddings')
-  const own = rules.read?.(raw, file, { layers, headDim, hiddenSize, maxPositions })
+  const own = rules.read?.(raw, file, { layers, heads, kvHeads, headDim, hiddenSize, maxPositions })
   return {
     family,
     hiddenSize,
@@ -48,8 +49,8 @@ export function parseConfig(
     kvHeads,
     headDim,
     vocabSize: key.count('vocab_size'),
-    rmsNormEps: key.optionalNumber('rms_norm_eps') ?? 1e-6,
-    ...ropeOfMost(raw, file, maxPositions, own, defaults.ropeTheta),
+    rmsNormEps: key.optionalNumber('rms_norm_eps') ?? defaults.rmsNormEps ?? 1e-6,
+    ...ropeOfMost(raw, file, maxPositions, rules, own),
     tieWordEmbeddings: key.flag('tie_word_embeddings', defaults.tied ?? false),
     ...own,
     qkvBias: biases === 'qkv' || attentionBias,
@@ -67,12 +68,12 @@ function ropeOfMost(
   raw: Json,
   file: string,
   maxPositions: number,
+  { defaults, partlyTurned }: Family,
   own: Partial<ModelConfig> = {},
-  otherwise = DEFAULT_ROPE_THETA,
 ): Pick<ModelConfig, 'ropeTheta' | 'ropeScaling'> {
   const { ropeTheta, ropeScaling } = own
   if (ropeTheta !== undefined && ropeScaling) return { ropeTheta, ropeScaling }
-  const { theta, scaling } = ropeOf(raw, file, maxPositions, otherwise)
+  const { theta, scaling } = ropeOf(raw, file, maxPositions, defaults?.ropeTheta ?? DEFAULT_ROPE_THETA, partlyTurned)
   return { ropeTheta: theta, ropeScaling: scaling }
 }
 

@@ -32,8 +32,12 @@ export function ropeKeys(raw: Json, file: string): { where: string; given: Json 
   return { where: 'rope_parameters', given: parameters }
 }
 
-/** @param otherwise the base, where the file says none @throws UserError for what is not supported */
-export function ropeOf(raw: Json, file: string, maxPositions: number, otherwise: number): Rope {
+/**
+ * @param otherwise the base, where the file says none
+ * @param partlyTurned whether a share of a head may be rotated, which `partOfHead` reads
+ * @throws UserError for what is not supported
+ */
+export function ropeOf(raw: Json, file: string, maxPositions: number, otherwise: number, partlyTurned = false): Rope {
   const { where, given } = ropeKeys(raw, file)
   // For image positions of multimodal models; in text the angles are the same in all three sections.
   const { mrope_section: _section, mrope_interleaved: _interleaved, ...rope } = given
@@ -41,7 +45,7 @@ export function ropeOf(raw: Json, file: string, maxPositions: number, otherwise:
   const nested = Object.entries(rope).find(([, value]) => typeof value === 'object' && value !== null && !Array.isArray(value))
   if (nested)
     throw new UserError(`${file}: ${where}.${nested[0]} is an object; rope parameters for each layer type are not supported.`)
-  if ((rope.partial_rotary_factor ?? 1) !== 1 && raw.model_type !== 'qwen3_5_text') {
+  if ((rope.partial_rotary_factor ?? 1) !== 1 && !partlyTurned) {
     throw new UserError(
       `${file}: ${where}.partial_rotary_factor is ${JSON.stringify(rope.partial_rotary_factor)}, and only 1 is supported.`,
     )

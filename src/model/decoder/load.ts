@@ -194,7 +194,7 @@ class Loader {
   }
 
   async #delta(index: number, { keyDim, valueDim }: Qwen35Config): Promise<DeltaPart> {
-    const path = `model.layers.${index}.${DELTA_PART}`
+    const path = layerPath(this.#files.config, index, DELTA_PART)
     const [qkv, z, b, a] = await this.#projections(index, ['in_proj_qkv', 'in_proj_z', 'in_proj_b', 'in_proj_a'], false)
     const [out] = await this.#projections(index, ['out_proj'], false)
     const [conv, aLog, dtBias] = [

@@ -8,24 +8,22 @@ import { allBut, layersOf, layerTypes } from './layers.ts'
 import { ropeOfKinds } from './rope-kinds.ts'
 
 /** Olmo2Config's and Olmo3Config's. */
-const DEFAULTS = { eps: 1e-5, ropeTheta: 500_000, window: 4096, interval: 4 }
+const DEFAULTS = { ropeTheta: 500_000, window: 4096, interval: 4 }
 
-const normsOf = (raw: Json, file: string): Pick<ModelConfig, 'norms' | 'qkNormWhole' | 'rmsNormEps'> => ({
-  norms: 'after',
-  qkNormWhole: true,
-  rmsNormEps: keyReader(raw, file).optionalNumber('rms_norm_eps') ?? DEFAULTS.eps,
-})
+const NORMS: Pick<ModelConfig, 'norms' | 'qkNormWhole'> = { norms: 'after', qkNormWhole: true }
 
 export const olmo2: Family = {
   architecture: 'Olmo2',
+  defaults: { rmsNormEps: 1e-5 },
   qkNorm: true,
   refuse: silu,
-  read: normsOf,
+  read: () => NORMS,
   write: ({ qkvBias }) => ({ ...siluKeys, attention_bias: qkvBias }),
 }
 
 export const olmo3: Family = {
   architecture: 'Olmo3',
+  defaults: { rmsNormEps: 1e-5 },
   qkNorm: true,
   refuse: silu,
   read(raw, file, { layers, maxPositions }) {
@@ -34,7 +32,7 @@ export const olmo3: Family = {
       throw new UserError(`${file}: sliding_window is null, and layers of sliding_attention need a number.`)
     const slidingWindow = keyReader(raw, file).optionalCount('sliding_window') ?? DEFAULTS.window
     return {
-      ...normsOf(raw, file),
+      ...NORMS,
       ...(slidingLayers.length > 0 && { slidingWindow, slidingLayers }),
       ...ropesOf(raw, file, slidingLayers, maxPositions),
     }

@@ -7,12 +7,13 @@ import { rotaryDimOf } from '../../decoder/rope.ts'
 import { eightsOfParts, siluKeys, siluWithoutBias, type Family } from './family.ts'
 
 /** Phi3Config's. */
-const DEFAULTS = { normEps: 1e-5, ropeTheta: 10_000 }
+const ROPE_THETA = 10_000
 /** What its files have called longrope. */
 const LONG: unknown[] = ['longrope', 'su', 'yarn']
 
 export const phi3: Family = {
   architecture: 'Phi3',
+  defaults: { rmsNormEps: 1e-5 },
   biases: 'none',
   partlyTurned: true,
   refuse(raw, refuse) {
@@ -20,16 +21,13 @@ export const phi3: Family = {
     for (const key of ['attention_bias', 'lm_head_bias'])
       if (raw[key]) throw refuse(key, 'and biases in a Phi-3 are not supported')
   },
-  read(raw, file, { headDim, hiddenSize, maxPositions }) {
+  read(raw, file, { heads, kvHeads, headDim, hiddenSize, maxPositions }) {
     const key = keyReader(raw, file)
-    const heads = key.count('num_attention_heads')
-    const kvHeads = key.optionalCount('num_key_value_heads') ?? heads
     const intermediateSize = key.count('intermediate_size')
     const heights = { 'num_attention_heads x head_dim': heads * headDim, 'num_key_value_heads x head_dim': kvHeads * headDim }
     eightsOfParts({ hidden_size: hiddenSize, intermediate_size: intermediateSize, ...heights }, file)
     const rotaryDim = partOfHead(raw, file, headDim, 1)
     return {
-      rmsNormEps: key.optionalNumber('rms_norm_eps') ?? DEFAULTS.normEps,
       fused: ['qkv_proj', 'gate_up_proj'],
       ...(rotaryDim < headDim && { rotaryDim }),
       slidingWindow: key.optionalCount('sliding_window') ?? undefined,
@@ -57,12 +55,11 @@ export const phi3: Family = {
 
 /** transformers lets a Phi-3 have longrope or none. */
 function rope(raw: Json, file: string, maxPositions: number, rotaryDim: number) {
-  const { where, given } = ropeKeys(raw, file)
-  const { partial_rotary_factor: _share, ...keys } = given
+  const { where, given: keys } = ropeKeys(raw, file)
   const isLong = LONG.includes(keys.rope_type ?? keys.type)
   const read = isLong ? { rope_theta: keys.rope_theta } : keys
   const plain = { ...raw, rope_parameters: undefined, rope_scaling: undefined, [where]: read }
-  const { theta: ropeTheta, scaling } = ropeOf(plain, file, maxPositions, DEFAULTS.ropeTheta)
+  const { theta: ropeTheta, scaling } = ropeOf(plain, file, maxPositions, ROPE_THETA, true)
   if (!isLong && scaling.type !== 'default')
     throw new UserError(`${file}: ${where}.rope_type is "${scaling.type}", and a Phi-3 may only have default and longrope.`)
   if (!isLong) return { ropeTheta, ropeScaling: scaling }
