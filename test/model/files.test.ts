@@ -36,6 +36,7 @@ test('a file that is to be written where the working directory was deleted is an
     console.log(await writeWhole('outputs/run/a.txt', ['x']).catch((error) => error.code ?? String(error)))`
   const said = execFileSync(process.execPath, ['--input-type=module', '-e', code], { cwd, encoding: 'utf8', timeout: 60_000 })
   expect(said).toMatch(/ENOENT/)
+  rmSync(cwd, { recursive: true, force: true })
 })
 
 test('what a killed process left of a folder goes with the next one, and what it was about to replace is back', async () => {

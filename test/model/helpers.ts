@@ -1,9 +1,8 @@
 /** Shared by the model room's tests: where the fixtures are, folders that are removed again, a small GGUF writer. */
-import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { existsSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterAll } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
+import { newFolder as newTestFolder } from '../folders.ts'
 
 export const golden = join(import.meta.dirname, '../fixtures/golden')
 export const fixtures = join(import.meta.dirname, '../fixtures')
@@ -16,9 +15,7 @@ if (withoutSmollm2)
 
 /** A new empty folder, removed when the test file is done. */
 export function newFolder(): string {
-  const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-model-'))
-  afterAll(() => rmSync(dir, { recursive: true, force: true }))
-  return dir
+  return newTestFolder('model')
 }
 
 /** The message of the UserError that `work` must end in. */

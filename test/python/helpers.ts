@@ -1,7 +1,6 @@
 /** What the tests of the bridge to Python share: whether it can be tested here, its environments, and a policy that says what it is told. */
 import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
-import { existsSync, mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterAll, expect } from 'vitest'
@@ -17,6 +16,7 @@ import type { PythonEnv, PythonOptions } from '../../src/environments/python/env
 import { toolCallParser } from '../../src/cli/tool-calls.ts'
 import type { Tokenizer } from '../../src/model/tokenizer/tokenizer.ts'
 import { sampling } from '../environments/scripted.ts'
+import { newFolder as newTestFolder } from '../folders.ts'
 import { openTiny } from '../inference/tokenizers.ts'
 import { seedWords } from '../seed.ts'
 
@@ -31,9 +31,7 @@ if (withoutVerifiers) console.log('.venv-verifiers is missing: tests on it are s
 if (withoutTasksets) console.log('.venv-verifiers-v1 is missing: tests on it are skipped (scripts/setup-verifiers.sh v1)')
 
 export function newFolder(): string {
-  const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-python-'))
-  afterAll(() => rmSync(dir, { recursive: true, force: true }))
-  return dir
+  return newTestFolder('python')
 }
 
 /** Starts train.js or cli.js in a folder; what it has said is told as it comes. */

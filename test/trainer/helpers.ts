@@ -1,6 +1,5 @@
 /** Shared by the trainer's tests: a golden model on the device, its batch, a trainer for it, and comparisons. */
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterAll } from 'vitest'
@@ -17,6 +16,7 @@ import { openSafetensors } from '../../src/model/files/safetensors.ts'
 import type { ModelConfig } from '../../src/model/types.ts'
 import { loadLoss } from '../../src/trainer/losses/index.ts'
 import { Trainer, type TrainerOptions } from '../../src/trainer/trainer.ts'
+import { newFolder } from '../folders.ts'
 
 const golden = fileURLToPath(new URL('../fixtures/golden', import.meta.url))
 export const goldenPath = (...parts: string[]): string => join(golden, ...parts)
@@ -46,9 +46,7 @@ export function openGpu(): { gpu: Promise<Gpu> } {
 
 /** Creates a folder that is removed after the tests of the file. */
 export function tempFolder(): string {
-  const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-trainer-'))
-  afterAll(() => rmSync(dir, { recursive: true, force: true }))
-  return dir
+  return newFolder('trainer')
 }
 
 /**
