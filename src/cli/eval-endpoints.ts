@@ -110,7 +110,9 @@ export class EndpointClient implements ChatClient {
         `The endpoint's address ${JSON.stringify(url)} is not a URL. Write it in full, such as http://127.0.0.1:8000/v1.`,
       )
     if (keyVar !== undefined && !process.env[keyVar])
-      throw new UserError(`The environment variable ${keyVar} holds no key for ${url}. Set it, or name another one.`)
+      throw new UserError(
+        `The environment variable ${keyVar}, which should hold the key for ${url}, is not set. Set it, or name another variable.`,
+      )
     this.#endpoint = endpoint
     this.#options = options
   }

@@ -196,7 +196,7 @@ test.each(['localhost:8000/v1', '127.0.0.1:8000/v1', 'ftp://127.0.0.1/v1', ''])(
 
 test('a key that is not there is told before anything is asked', () => {
   const endpoint = { model: 'm', url: 'http://127.0.0.1:8000/v1', keyVar: 'DAWN_RL_TEST_NO_KEY' }
-  expect(() => new EndpointClient(endpoint)).toThrow('DAWN_RL_TEST_NO_KEY holds no key')
+  expect(() => new EndpointClient(endpoint)).toThrow('DAWN_RL_TEST_NO_KEY, which should hold the key')
 })
 
 test('endpoints.toml: names, replicas, and what is missing in one', () => {

@@ -147,7 +147,10 @@ test('an endpoint by its name in endpoints.toml answers as the engine does', { t
     runs.write('endpoints.toml', `[[endpoint]]\nendpoint_id = "mine"\nmodel = "tiny"\nurl = "${url}"\nkey = "DAWN_RL_TEST_KEY"\n`)
     const greedy = ['-n', '2', '-r', '1', '-t', '6', '-T', '0']
     const away = await evaluate(['./even.ts', '-m', 'mine', ...greedy])
-    expect(away).toMatchObject({ code: 2, stderr: expect.stringContaining('DAWN_RL_TEST_KEY holds no key') as string })
+    expect(away).toMatchObject({
+      code: 2,
+      stderr: expect.stringContaining('DAWN_RL_TEST_KEY, which should hold the key') as string,
+    })
     process.env.DAWN_RL_TEST_KEY = 'any'
     const named = await evaluate(['./even.ts', '-m', 'mine', ...greedy])
     expect(named, named.stderr).toMatchObject({ code: 0 })

@@ -68,6 +68,6 @@ test('mistakes are sentences', async () => {
     stderr: expect.stringContaining('The report cannot be made: ENOENT') as string,
   })
   const without = await runs.run(['run_name=refused', 'report_to=wandb'], { WANDB_API_KEY: '' })
-  expect(without).toMatchObject({ code: 2, stderr: expect.stringContaining('WANDB_API_KEY holds no key') as string })
+  expect(without).toMatchObject({ code: 2, stderr: expect.stringContaining('WANDB_API_KEY is not set') as string })
   expect(runs.runs()).not.toContain('refused')
 })

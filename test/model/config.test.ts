@@ -505,7 +505,7 @@ describe('what is refused names file and key', () => {
     [{ hidden_size: 'big' }, 'm/config.json: hidden_size is "big"; it must be a whole number above 0.'],
     [{ vocab_size: undefined }, 'm/config.json: vocab_size is missing.'],
     [{ hidden_size: 65 }, 'm/config.json: hidden_size 65 is not a multiple of num_attention_heads 4.'],
-    [{ head_dim: 15 }, 'm/config.json: head_dim 15 is odd, and rotary embeddings turn pairs.'],
+    [{ head_dim: 15 }, 'm/config.json: head_dim 15 is odd; rotary position embeddings need an even number.'],
     [{ num_key_value_heads: 3 }, 'm/config.json: num_attention_heads 4 is not a multiple of num_key_value_heads 3.'],
     [{ eos_token_id: 'x' }, 'm/config.json: eos_token_id is "x"; it must be a token id or a list of them.'],
     [

@@ -166,7 +166,7 @@ describe.skipIf(withoutVerifiers)('environments in Python', () => {
 
   test('whose worker ends each time are given up', async () => {
     const { error, asked } = await play('hostile', () => 'kill', { seconds: 120 })
-    expect(error).toBe('the environment raised the end of its process, 3 times while this was played')
+    expect(error).toBe('the environment raised a crash of its process, 3 times during this rollout')
     expect(asked).toHaveLength(3)
     expect(await play('single', () => '0')).toMatchObject({ reward: 1.5, error: null })
   })

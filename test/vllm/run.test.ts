@@ -61,7 +61,7 @@ it('goes through kill -9 of the server', async () => {
   expect(await code, said).toBe(0)
   clearInterval(watch)
 
-  expect(said).toMatch(/vLLM (was ended by SIGKILL|ended with exit code \d+); starting it again/)
+  expect(said).toMatch(/vLLM (was killed by SIGKILL|ended with exit code \d+); starting it again/)
   expect(said).toMatch(/vLLM is back with the weights of version \d/)
   const rows = metrics()
   expect(rows.map((row) => row.step)).toEqual(Array.from({ length: steps }, (_, i) => i + 1))

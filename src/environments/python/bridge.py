@@ -221,7 +221,7 @@ def give_up_after(deaths):
             info.deaths = getattr(info, "deaths", 0) + 1
             if info.deaths >= deaths:
                 self.complete_request(info.request_id)
-                reply = {"success": False, "error": f"the end of its process, {deaths} times while this was played"}
+                reply = {"success": False, "error": f"a crash of its process, {deaths} times during this rollout"}
                 await self.answer_with(info.client_id, info.request_id, msgpack.packb(reply))
         await restart_worker(self, worker_id)
 

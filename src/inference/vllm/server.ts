@@ -77,7 +77,7 @@ export class VllmServer {
     this.#child.once('error', (error) => gone(`could not be started (${error.message})`))
     this.#child.once('exit', (code, signal) => {
       this.#kill()
-      gone(signal ? `was ended by ${signal}` : `ended with exit code ${code}`)
+      gone(signal ? `was killed by ${signal}` : `ended with exit code ${code}`)
     })
   }
 

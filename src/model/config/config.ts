@@ -34,7 +34,8 @@ export function parseConfig(
   const headDim = key.optionalCount('head_dim') ?? defaults.headDim ?? hiddenSize / heads
   if (!Number.isInteger(headDim))
     throw new UserError(`${file}: hidden_size ${hiddenSize} is not a multiple of num_attention_heads ${heads}.`)
-  if (headDim % 2 !== 0) throw new UserError(`${file}: head_dim ${headDim} is odd, and rotary embeddings turn pairs.`)
+  if (headDim % 2 !== 0)
+    throw new UserError(`${file}: head_dim ${headDim} is odd; rotary position embeddings need an even number.`)
   if (heads % kvHeads !== 0)
     throw new UserError(`${file}: num_attention_heads ${heads} is not a multiple of num_key_value_heads ${kvHeads}.`)
   const attentionBias = !biases && key.flag('attention_bias', false)

@@ -19,7 +19,7 @@ export function wandbNeeds(): string | undefined {
   const { WANDB_MODE: mode = '', WANDB_API_KEY: key } = process.env
   if (/^(offline|disabled|dryrun)$/u.test(mode))
     return `WANDB_MODE=${mode} says that nothing is sent, and files of wandb's own are not written here. Leave wandb out; without WANDB_MODE \`${CLI} report outputs/NAME --sync wandb\` sends a run later.`
-  return key ? undefined : 'wandb needs a key, and WANDB_API_KEY holds no key. Set it, or leave wandb out.'
+  return key ? undefined : 'wandb needs a key, but WANDB_API_KEY is not set. Set it, or leave wandb out.'
 }
 
 interface Bucket {

@@ -445,7 +445,7 @@ test('what a sink lacks is said before anything begins', () => {
   delete process.env.WANDB_API_KEY
   process.env.MLFLOW_TRACKING_URI = 'file:///tmp'
   // Of report --sync too, where no report_to was written.
-  expect(() => checkSinks(['wandb'])).toThrow(/^wandb needs a key, and WANDB_API_KEY holds no key/)
+  expect(() => checkSinks(['wandb'])).toThrow(/^wandb needs a key, but WANDB_API_KEY is not set/)
   Object.assign(process.env, { WANDB_API_KEY: 'k', WANDB_MODE: 'online' })
   expect(() => checkSinks(['wandb'])).not.toThrow()
   process.env.WANDB_MODE = 'offline'
