@@ -77,6 +77,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     const monitor = new Monitor({
       folder,
       maxSteps: args.max_steps,
+      mixture: environments.filter(isTrained).length > 1,
       watch: {
         maxTokens: args.max_tokens,
         rewardFunctions: environments.filter(isTrained).flatMap(({ env }) => namesWithWeight(env)),

@@ -26,6 +26,8 @@ interface StepRollouts {
   version: PolicyVersion
   /** Rollouts that were not trained on because they were too old. */
   dropped?: number
+  /** Whether the run trains on several environments: a small batch may have tasks of only one of them. */
+  mixture?: boolean
   /** Totals of the run before this step; on resume `totalsOf` the rows of metrics.jsonl. */
   totals: RunTotals
 }
@@ -59,7 +61,7 @@ export function rolloutMetrics(input: StepRollouts): Metrics {
   }
   // Over all rollouts, so that an environment whose rollouts all failed is included.
   const envs = [...new Set(all.map((r) => r.env))]
-  if (envs.length > 1) for (const env of envs) Object.assign(metrics, ofOneEnvironment(env, all))
+  if (input.mixture || envs.length > 1) for (const env of envs) Object.assign(metrics, ofOneEnvironment(env, all))
   metrics['advantage/absmean'] = mean(input.rollouts.flatMap((r) => (r.advantage === null ? [] : absMean(r.advantage))))
   Object.assign(metrics, solvedFractions(scored))
 

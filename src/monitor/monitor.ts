@@ -26,6 +26,8 @@ interface MonitorOptions extends Omit<ConsoleOptions, 'progress' | 'logger' | 'h
   /** An open run folder. A resumed one is already rewound, or will be with `rewind`. */
   folder: RunFolder
   watch: WatchOptions
+  /** Whether the run trains on several environments. */
+  mixture?: boolean
 }
 
 /** One finished step. */
@@ -50,10 +52,11 @@ export class Monitor {
   #metrics: MetricsWriter
   readonly #rollouts: RolloutWriter
   readonly #watch: Watch
+  readonly #mixture: boolean | undefined
   #totals: RunTotals
 
   constructor(options: MonitorOptions) {
-    const { folder, watch, ...consoleOptions } = options
+    const { folder, watch, mixture, ...consoleOptions } = options
     this.folder = folder
     const rows = readMetrics(folder.metricsPath)
     this.#totals = totalsOf(rows)
@@ -62,6 +65,7 @@ export class Monitor {
     this.#metrics = this.#openMetrics()
     this.#rollouts = new RolloutWriter(folder)
     this.#watch = new Watch(watch)
+    this.#mixture = mixture
   }
 
   /** Rewinds the folder, and the state read from it, to the end of `step`. */
@@ -84,7 +88,7 @@ export class Monitor {
   async finishStep(done: FinishedStep): Promise<Metrics> {
     const { step, rollouts } = done
     await this.#writeRollouts(`the rollouts of step ${step}`, step, 'train', rollouts)
-    const metrics = { ...rolloutMetrics({ ...done, totals: this.#totals }), ...done.metrics }
+    const metrics = { ...rolloutMetrics({ ...done, mixture: this.#mixture, totals: this.#totals }), ...done.metrics }
     this.#totals = totalsOf([metrics])
     // Values that are not finite are null from here on, on the screen as in the file.
     const row = await this.#write(`the metrics of step ${step}`, () => this.#metrics.write(step, metrics))

@@ -78,6 +78,22 @@ test('equal rewards are no word where a teacher gave the step a gradient', async
   expect(stream.text).toContain('for 3 steps: all 2 rewards are 0, so nothing can be learned')
 })
 
+test('a mixture has the metrics of each environment also in steps whose tasks are all of one of them', async () => {
+  const folder = openRunFolder({ outputDir: temporaryFolder(), runName: 'run', configText: '' })
+  const monitor = new Monitor({
+    folder,
+    maxSteps: 2,
+    watch: { maxTokens: 8 },
+    stream: new Capture(),
+    samplesEvery: 0,
+    mixture: true,
+  })
+  onTestFinished(() => monitor.close())
+  const played = groupsOf([[0, 1]], { env: 'a', metrics: { exact: 0.5 } })
+  const row = await monitor.finishStep({ step: 1, rollouts: scored(played), version: 0, metrics: {} })
+  expect(row).toMatchObject({ 'reward/a/mean': 0.5, 'reward/a/exact': 0.5, 'has_error/a/mean': 0, 'num_turns/a/mean': 1 })
+})
+
 test('rewind: rows, totals and files go back, and what is written next follows the row it went back to', async () => {
   const folder = openRunFolder({ outputDir: temporaryFolder(), runName: 'run', configText: '' })
   const stream = new Capture()
