@@ -106,7 +106,7 @@ export abstract class GrowingFile {
     this.path = path
   }
 
-  /** Reads new lines. Concurrent calls share one read. @returns whether the file exists */
+  /** Reads new lines. Concurrent calls share one read. @returns whether the file exists and can be read */
   refresh(): Promise<boolean> {
     this.#busy ??= this.#refresh().finally(() => (this.#busy = undefined))
     return this.#busy
@@ -128,15 +128,21 @@ export abstract class GrowingFile {
     if (known && known.ino === ino && known.size === size && known.mtimeMs === mtimeMs) return true
     // A file that has changed without growing was rewritten.
     if (known && (known.ino !== ino || size <= known.size)) this.#forget()
-    if (size <= smallBytes) this.#takeSmall()
-    else await this.#takeLarge(size)
-    this.#stamp = { ino, size, mtimeMs }
-    return true
+    const isOpen = size <= smallBytes ? this.#takeSmall() : await this.#takeLarge(size)
+    // A file that cannot be opened (another user's, or one that was just removed) counts as missing: the other runs are shown.
+    if (isOpen) this.#stamp = { ino, size, mtimeMs }
+    else this.#forget()
+    return isOpen
   }
 
   /** Synchronous: with promises, reading thousands of small files would take ten times as long. */
-  #takeSmall(): void {
-    const fd = openSync(this.path, flags)
+  #takeSmall(): boolean {
+    let fd: number
+    try {
+      fd = openSync(this.path, flags)
+    } catch {
+      return false
+    }
     try {
       const bytes = readFileSync(fd)
       if (tailOf(bytes, this.#read) !== this.#tail) this.#forget()
@@ -145,14 +151,15 @@ export abstract class GrowingFile {
         this.#read = end + 1
       }
       this.#tail = tailOf(bytes, this.#read)
+      return true
     } finally {
       closeSync(fd)
     }
   }
 
-  async #takeLarge(size: number): Promise<void> {
+  async #takeLarge(size: number): Promise<boolean> {
     await using file = await openFile(this.path)
-    if (!file) return
+    if (!file) return false
     const tail = async (): Promise<string> => {
       const begin = Math.max(0, this.#read - tailBytes)
       const { buffer, bytesRead } = await file.read(Buffer.alloc(this.#read - begin), 0, this.#read - begin, begin)
@@ -164,6 +171,7 @@ export abstract class GrowingFile {
       this.#read = next
     }
     this.#tail = await tail()
+    return true
   }
 
   #forget(): void {

@@ -1,7 +1,7 @@
 /** What the viewer reads of run folders: whole ones, broken ones, and those that are being written. */
 import { once } from 'node:events'
 import { spawn } from 'node:child_process'
-import { createWriteStream, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
+import { chmodSync, createWriteStream, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
 import { basename, sep } from 'node:path'
 import { hostname } from 'node:os'
 import { describe, expect, test } from 'vitest'
@@ -47,6 +47,33 @@ describe('runs', () => {
       'trainer.args.max_steps': 9,
     })
     expect(await server.json<RunDetails>('/api/runs/half')).toMatchObject({ config: 'max_steps = ', flat: {} })
+  })
+
+  test.runIf(process.geteuid !== undefined)("are shown where another one's files cannot be read", async () => {
+    const outputs = new Outputs()
+    for (const id of ['mine', 'theirs']) {
+      outputs.run(id, [{ reward: 1 }])
+      outputs.rollouts(id, 1, scored([rollout()]))
+    }
+    const server = await outputs.serve()
+    const files = ['metrics.jsonl', 'config.toml', 'rollouts/step_1.jsonl', 'rollouts/step_1.tokens.jsonl']
+    const modes = (mode: number) => files.forEach((name) => chmodSync(outputs.file('theirs', name), mode))
+    modes(0)
+    chmodSync(outputs.path, 0o755)
+    const isRoot = process.geteuid!() === 0
+    // root may read every file
+    if (isRoot) process.seteuid!(65534)
+    try {
+      const runs = await server.json<RunSummary[]>('/api/runs')
+      expect(runs.map(({ id, step }) => `${id} ${step}`).toSorted()).toEqual(['mine 1', 'theirs 0'])
+      expect(await server.json<RunDetails>('/api/runs/theirs')).toMatchObject({ config: '', rolloutSteps: [1] })
+      expect(await server.json<RolloutsAnswer>('/api/runs/theirs/rollouts')).toMatchObject({ total: 0, rows: [] })
+    } finally {
+      if (isRoot) process.seteuid!(0)
+    }
+    modes(0o644)
+    expect((await server.json<MetricsAnswer>('/api/runs/theirs/metrics?keys=reward')).series).toEqual({ reward: [1] })
+    expect(await server.json<RolloutsAnswer>('/api/runs/theirs/rollouts')).toMatchObject({ total: 1 })
   })
 
   test('are one where the folder itself is one', async () => {
