@@ -56,6 +56,9 @@ const isValue = (word: string | undefined) =>
 /** Whether a word is a config file without an @ before it. */
 export const isConfigFile = (word: string): boolean => /^[^-].*\.toml$/s.test(word)
 
+/** Whether a word can belong to --resume, --fork or --trace. A config file may come right after them, as its @ may be left out. */
+const isOfFlag = (word: string | undefined) => isValue(word) && !isConfigFile(word!)
+
 /** Classifies the words. Reads no files. */
 export function readWords(argv: readonly string[]): Words {
   const words: Words = { files: [], overrides: [], dryRun: false, help: false, problems: [] }
@@ -69,7 +72,7 @@ export function readWords(argv: readonly string[]): Words {
     else if (word === '--dry-run' || word === '--dry_run') words.dryRun = true
     else if (word === '--help' || word === '-h') words.help = true
     else if (word === '--resume' || word.startsWith('--resume=')) {
-      const first = word === '--resume' ? (isValue(argv[i + 1]) ? argv[++i] : 'latest') : word.slice('--resume='.length)
+      const first = word === '--resume' ? (isOfFlag(argv[i + 1]) ? argv[++i] : 'latest') : word.slice('--resume='.length)
       const number = first === 'step' ? (isValue(argv[i + 1]) ? argv[++i] : '') : first
       if (first === 'latest') words.resume = { kind: 'latest' }
       else if (/^\d+$/.test(number)) words.resume = { kind: 'step', step: Number(number) }
@@ -77,14 +80,14 @@ export function readWords(argv: readonly string[]): Words {
         words.problems.push(`--resume step ${number}: after step comes a number, as in \`--resume step 20\`.`)
       else words.resume = { kind: 'dir', dir: first }
     } else if (word === '--fork' || word.startsWith('--fork=')) {
-      const given = word === '--fork' ? (isValue(argv[i + 1]) ? argv[++i] : '') : word.slice('--fork='.length)
+      const given = word === '--fork' ? (isOfFlag(argv[i + 1]) ? argv[++i] : '') : word.slice('--fork='.length)
       const [, dir, step = 'latest'] = /^(.+?)(?:@(latest|best|\d+))?$/s.exec(given) ?? []
       if (dir === undefined)
         words.problems.push('After --fork comes a run folder, as in `--fork outputs/first` or `--fork outputs/first@20`.')
       else words.fork = { dir, step: step === 'latest' || step === 'best' ? step : Number(step) }
     } else if (word === '--trace' || word.startsWith('--trace=')) {
       const given = word === '--trace' ? [] : word.slice('--trace='.length).split(',')
-      if (word === '--trace') while (isValue(argv[i + 1])) given.push(argv[++i])
+      if (word === '--trace') while (isOfFlag(argv[i + 1])) given.push(argv[++i])
       words.trace = readTrace(given, words.problems)
     } else if (/^--[A-Za-z]/.test(word)) {
       const [, key, value] = /^--([^=]+)(?:=(.*))?$/s.exec(word) ?? ['', word.slice(2), undefined]
