@@ -56,7 +56,7 @@ MFU is the share of that peak that the operations of the model's pass make up.`
 async function bench(what: Topic[], options: Options): Promise<void> {
   const { briefly, reportLines, reportMarkdown } = await import('../bench/report.ts')
   if (options.table !== undefined) {
-    console.log(reportMarkdown(readReport(options.table)))
+    console.log(tableOf(options.table, reportMarkdown))
     return
   }
   if (options.out !== undefined) checkOut(options.out)
@@ -106,13 +106,17 @@ async function takesWideVectors(what: Topic[], { model: names, matrixUnits }: Op
 }
 
 /** @throws UserError for a file that is missing or was not written by `bench --out` */
-function readReport(path: string): BenchReport {
-  let report: Partial<BenchReport>
+function tableOf(path: string, toMarkdown: (report: BenchReport) => string): string {
+  let report: Partial<BenchReport> | null
   try {
-    report = JSON.parse(readFileSync(path, 'utf8')) as Partial<BenchReport>
+    report = JSON.parse(readFileSync(path, 'utf8')) as Partial<BenchReport> | null
   } catch (error) {
     throw new UserError(`--table ${path} cannot be read: ${messageOf(error)}`)
   }
-  if (report.bench !== 'dawn-rl') throw new UserError(`--table ${path} is not a report of '${CLI} bench --out FILE'.`)
-  return report as BenchReport
+  try {
+    if (report?.bench === 'dawn-rl') return toMarkdown(report as BenchReport)
+  } catch {
+    // A part is missing, as of a file that was edited.
+  }
+  throw new UserError(`--table ${path} is not a report of '${CLI} bench --out FILE'.`)
 }

@@ -1,6 +1,6 @@
 /** The verb as a user runs it, its JSON, its tables, and docs/performance.md against the JSON that it is made from. */
 import { spawnSync } from 'node:child_process'
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -13,6 +13,11 @@ const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-bench-test-'))
 afterAll(() => rmSync(folder, { recursive: true }))
 const bench = (...words: string[]) =>
   spawnSync(process.execPath, [join(root, 'cli.js'), 'bench', ...words], { encoding: 'utf8', cwd: root })
+/** A file with this text. */
+const written = (name: string, text: string) => {
+  writeFileSync(join(folder, name), text)
+  return join(folder, name)
+}
 
 describe('node cli.js bench', () => {
   const out = join(folder, 'new/report.json')
@@ -58,6 +63,8 @@ describe('node cli.js bench', () => {
     [['matmul', '--rows', '4,none'], /--rows.*whole number of 1 or more/],
     [['--repeats', '0'], /--repeats.*whole number of 1 or more/],
     [['--table', 'package.json'], /--table package.json is not a report/],
+    [['--table', written('null.json', 'null')], /^--table .* is not a report/],
+    [['--table', written('half.json', '{"bench": "dawn-rl", "rows": []}')], /^--table .* is not a report/],
     [['--table', 'nothing.json'], /--table nothing.json cannot be read: ENOENT/],
   ])('%j is refused with a sentence and exit code 2', (words, sentence) => {
     const { status, stdout, stderr } = bench(...words)
