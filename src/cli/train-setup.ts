@@ -150,6 +150,8 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       warn: (line) => monitor.console.warn(line),
     })
     const evaluated = args.eval_strategy === 'no' ? [] : environments.filter((source) => evaluatedRows(source).length > 0)
+    const begin = firstStep === 0 ? evaluated : missedEvals(evaluated, firstStep, config, folder)
+    if (firstStep > 0) folder.dropEvaluations(firstStep, begin.map(({ name }) => name)) // prettier-ignore
     const parts: LoopParts = {
       orchestrator,
       monitor,
@@ -162,7 +164,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
         return whenThereIsRoom(`the checkpoint of step ${step}`, work, (line) => monitor.console.warn(line))
       },
       lost: () => gpu.lost,
-      evaluated: { begin: firstStep === 0 ? evaluated : missedEvals(evaluated, firstStep, config, folder), steps: evaluated },
+      evaluated: { begin, steps: evaluated },
     }
     const loop = loopOptions(config, firstStep)
     keepConfig(folder, monitor.console)

@@ -184,12 +184,16 @@ export function readJsonLines<T = Record<string, unknown>>(path: string): T[] {
 }
 
 /**
- * Removes the rows of later steps from a file of JSON lines with a `step`, atomically.
+ * Removes rows from a file of JSON lines, atomically.
+ * @param keeps whether a row stays
  * @returns how many rows were removed; 0 for a missing file
  */
-export function dropLaterRows(path: string, step: number): number {
-  const rows = readJsonLines<{ step: number }>(path)
-  const kept = rows.filter((row) => row.step <= step)
+export function dropRows<T = Record<string, unknown>>(path: string, keeps: (row: T) => boolean): number {
+  const rows = readJsonLines<T>(path)
+  const kept = rows.filter(keeps)
   if (kept.length < rows.length) writeFileAtomic(path, kept.map((row) => `${JSON.stringify(row)}\n`).join(''))
   return rows.length - kept.length
 }
+
+/** Removes the rows of later steps from a file of JSON lines with a `step`, atomically. @returns as `dropRows` */
+export const dropLaterRows = (path: string, step: number): number => dropRows<{ step: number }>(path, (row) => row.step <= step)

@@ -35,7 +35,7 @@ import { isSystemError, messageOf, UserError } from '../common/errors.ts'
 import { FOLDER_NAME, makeFolder, numbersIn, stepFolders, syncFolder } from '../common/folders.ts'
 import { isAlive } from '../common/processes.ts'
 import { moveToSync } from '../common/renames.ts'
-import { dropLaterRows, textOf, writeFileAtomic } from './files.ts'
+import { dropLaterRows, dropRows, jsonLines, textOf, writeFileAtomic } from './files.ts'
 import { acquireLock } from './run-lock.ts'
 import type { ReleaseLock } from './run-lock.ts'
 
@@ -217,6 +217,21 @@ export class RunFolder {
       }
     }
     return report
+  }
+
+  /**
+   * Removes the rollouts of evaluations after `step` that have no metrics and are made again: the run was killed, or failed, before the last environment
+   * was evaluated.
+   */
+  dropEvaluations(step: number, envs: readonly string[]): void {
+    const isTheirs = ({ split, env }: { split: string; env: string }) => split === 'eval' && envs.includes(env)
+    const groups = new Set<string>()
+    for (const { row } of jsonLines<{ split: string; env: string; group: string }>(this.rolloutsPath(step)))
+      if (isTheirs(row)) groups.add(row.group)
+    if (groups.size === 0) return
+    // The tokens first: their rows are found by those of the other file.
+    dropRows<{ split: string; group: string }>(this.tokensPath(step), (row) => row.split !== 'eval' || !groups.has(row.group))
+    dropRows<{ split: string; env: string }>(this.rolloutsPath(step), (row) => !isTheirs(row))
   }
 
   /**

@@ -353,6 +353,33 @@ describe('ends', () => {
     }
   })
 
+  test('a kill in the evaluation of a second environment: --resume makes that of the first again, and keeps its answers once', async () => {
+    runs.write(
+      'two.ts',
+      `import { Rubric, SingleTurnEnv } from 'dawn-rl/environments'
+       const reward = (hangs) => ({ prompt }) => {
+         if (!hangs || !prompt.at(-1).content.startsWith('held')) return prompt.length
+         console.log('it never ends')
+         return new Promise(() => {})
+       }
+       const rows = (word) => [0, 1].map((i) => ({ prompt: word + ' ' + i, answer: '' }))
+       export default ({ hangs }) =>
+         SingleTurnEnv.create({ id: 'two', rubric: new Rubric({ reward: reward(hangs) }), dataset: rows('say'), evalDataset: rows('held') })`,
+    )
+    runs.write('two.toml', ['a', 'b'].map((name) => `[[env]]\nid = "./two.ts"\nname = "${name}"\n`).join(''))
+    const words = ['@', 'two.toml', 'run_name=two', 'max_steps=1']
+    good(await runs.run([...words, 'eval_strategy=no']))
+    const killed = runs.start([...words, 'eval_strategy=steps', '--resume', '--env.1.args.hangs', 'true'])
+    killed.child.stdout!.on('data', (text) => String(text).includes('never ends') && killed.child.kill('SIGKILL'))
+    await killed.outcome
+    const answers = (file: string) => runs.rows('two', file).filter(({ split }) => split === 'eval').map(({ group, index }) => [group, index].join(' ')) // prettier-ignore
+    expect(answers('rollouts/step_1.jsonl')).toEqual(['eval 1.a.0 0', 'eval 1.a.1 0'])
+    good(await runs.run([...words, 'eval_strategy=steps', '--resume']))
+    for (const file of ['rollouts/step_1.jsonl', 'rollouts/step_1.tokens.jsonl'])
+      expect(answers(file)).toEqual(['eval 1.a.0 0', 'eval 1.a.1 0', 'eval 1.b.0 0', 'eval 1.b.1 0'])
+    expect(runs.rows('two', 'rollouts/step_1.jsonl').filter(({ split }) => split === 'train')).toHaveLength(8)
+  })
+
   posixOnly('signals')('Ctrl-C twice ends at once', async () => {
     const hangs = ['--env.args.hangs', 'true', 'run_name=twice']
     const outcome = await when(/memory /, hangs, (kill) => [500, 1000].forEach((ms) => setTimeout(kill, ms)))
