@@ -5,6 +5,7 @@
 import { createHash, randomUUID } from 'node:crypto'
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { hubHome } from '../../common/hub.ts'
 import type { MetricsRow } from '../metrics-writer.ts'
 import { flatConfig, type OpenSink, type Sink, type SinkRun, type SinkState } from './types.ts'
@@ -33,13 +34,12 @@ class TrackioSink implements Sink {
     this.#created = Number(state.created ?? 0)
   }
 
-  async send(rows: readonly MetricsRow[]): Promise<SinkState> {
+  async send(rows: readonly MetricsRow[], signal: AbortSignal): Promise<SinkState> {
     const { DatabaseSync } = await import('node:sqlite')
     const folder = trackioFolder()
     mkdirSync(folder, { recursive: true })
-    using db = new DatabaseSync(join(folder, `${projectFile()}.db`))
-    // Trackio itself may be writing at the same time.
-    db.exec('PRAGMA busy_timeout = 5000; BEGIN IMMEDIATE')
+    using db = new DatabaseSync(join(folder, `${projectFile()}.db`), { timeout: 0 })
+    await whenFree(() => db.exec('BEGIN IMMEDIATE'), signal)
     for (const sql of TABLES) db.exec(sql)
     const at = (time: number) => new Date(time * 1000).toISOString()
     this.#created ||= rows[0].time
@@ -62,12 +62,32 @@ class TrackioSink implements Sink {
       const logId = createHash('sha256').update(`${this.#id} ${step} ${time} ${text}`).digest('hex').slice(0, 32)
       insert.run(this.#id, at(time), this.#run.name, step, text, logId)
     }
-    db.exec('COMMIT')
+    await whenFree(() => db.exec('COMMIT'), signal)
     return { id: this.#id, created: this.#created }
   }
 
   finish(): Promise<void> {
     return Promise.resolve()
+  }
+}
+
+/** SQLite's code where another connection has the lock. */
+const BUSY = 5
+/** How long the lock is waited for, and the pauses between the tries, in milliseconds. */
+const [PATIENCE, PAUSE] = [5000, 50]
+
+/**
+ * Does `work` as soon as the database is free, as trackio itself may be writing or reading. SQLite's own waiting (busy_timeout) would stop the whole
+ * process, and with it the run.
+ */
+async function whenFree(work: () => void, signal: AbortSignal): Promise<void> {
+  for (const end = performance.now() + PATIENCE; ;) {
+    try {
+      return work()
+    } catch (error) {
+      if (((error as { errcode?: number }).errcode ?? 0) % 256 !== BUSY || performance.now() > end) throw error
+      await sleep(PAUSE, undefined, { signal })
+    }
   }
 }
 

@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { pathToFileURL } from 'node:url'
-import { afterEach, beforeEach, expect, test } from 'vitest'
+import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { Follower } from '../../../src/monitor/sinks/follow.ts'
 import { checkSinks, followRun } from '../../../src/monitor/sinks/index.ts'
 import { openMlflow } from '../../../src/monitor/sinks/mlflow.ts'
@@ -349,6 +349,21 @@ test('Trackio: rows in its tables, each once', async () => {
     [{ 'trainer.args.lr': '2', _Username: null, _Created: '1970-01-01T00:16:41.000Z', _Group: null }, '1970-01-01T00:16:41.000Z'],
   ])
   db.close()
+})
+
+test('Trackio: the process goes on while another one has the database', async () => {
+  Object.assign(process.env, { TRACKIO_DIR: join(dir, 'busy'), TRACKIO_PROJECT: 'busy' })
+  mkdirSync(join(dir, 'busy'))
+  const other = new DatabaseSync(join(dir, 'busy', 'busy.db'))
+  other.exec('CREATE TABLE t (x); BEGIN IMMEDIATE; INSERT INTO t VALUES (1)')
+  const free = setTimeout(() => other.exec('COMMIT'), 300)
+  onTestFinished(() => clearTimeout(free))
+  append(rows([1, 2]))
+  const warnings: string[] = []
+  expect(await followRun(['trackio'], run(), { warn: (line) => warnings.push(line) }).close()).toEqual([])
+  expect(warnings).toEqual([])
+  expect(other.prepare('SELECT step FROM metrics').all()).toHaveLength(2)
+  other.close()
 })
 
 test('MLflow: a run whose config did not arrive at first gets it with the next try', async () => {
