@@ -216,9 +216,11 @@ function dropIgnored(raw: Table, at: (path: Path) => string): string[] {
       const entry = findForeign(path.join('.'), key, backendOf(raw))
       const verdict = entry && judge(entry, value)
       if (verdict?.verdict !== 'ignored') continue
+      delete table[key]
+      // An empty table, such as `--inference.args {}`, asks for nothing.
+      if (isTable(value) && Object.keys(value).length === 0) continue
       const names = isTable(value) && key === 'args' ? ` (${Object.keys(value).join(', ')})` : ''
       notices.push(`${at([...path, key])}: ${[...path, key].join('.')}${names} ${verdict.say}`)
-      delete table[key]
     }
   }
   return notices

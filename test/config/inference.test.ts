@@ -107,6 +107,9 @@ describe('the embedded engine', () => {
       'inference.push_timeout has no effect: the embedded engine samples; write backend = "vllm".',
     ])
   })
+  test('says nothing of an empty table of flags', () => {
+    expect(load(config('args = {}')).notices).toEqual([])
+  })
   test('refuses base_url', () => {
     expect(mistakesOf(config('base_url = "http://127.0.0.1:8000"'))).toEqual([
       'a.toml:5:1: inference.base_url is set, but inference.backend is "embedded". Write backend = "vllm" to sample from that server, or remove base_url.',
