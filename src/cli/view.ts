@@ -33,9 +33,11 @@ export function register(program: Command): void {
     .action(view)
 }
 
-async function view(dir: string, { host, port, key = process.env.DAWN_RL_VIEW_KEY }: ViewCliOptions): Promise<void> {
+async function view(dir: string, { host, port, ...given }: ViewCliOptions): Promise<void> {
   const { startView } = await import('../monitor/view/server.ts')
   const { Runs } = await import('../monitor/view/runs.ts')
+  // An empty variable counts as not set.
+  const key = given.key ?? (process.env.DAWN_RL_VIEW_KEY || undefined)
   if (key === '') throw new UserError('The key is empty: leave --key out for a random one.')
   const server = await startView({ outputs: dir, host, port, key, tokenizer: tokenBytes })
   const { size } = await new Runs(resolve(dir)).scan()

@@ -204,11 +204,13 @@ test('what is written is told to who listens', async () => {
 })
 
 test('node cli.js view prints an address that works, says how many runs there are, and ends at once', async () => {
-  const child = spawn(process.execPath, [cli, 'view', 'outputs'], { cwd: runs.dir, stdio: ['ignore', 'pipe', 'inherit'] })
+  // An empty variable is none: the key is random.
+  const env = { ...process.env, DAWN_RL_VIEW_KEY: '' }
+  const child = spawn(process.execPath, [cli, 'view', 'outputs'], { cwd: runs.dir, stdio: ['ignore', 'pipe', 'inherit'], env })
   onTestFinished(() => void child.kill('SIGKILL'))
   let out = ''
   child.stdout.on('data', (part) => (out += part))
-  while (!out.includes('ends\n')) await once(child.stdout, 'data')
+  await expect.poll(() => out, { timeout: 60_000 }).toContain('ends\n')
   const [url, words] = out.split('\n')
   expect(words).toMatch(/^\d runs? in outputs; Ctrl-C ends$/)
   const page = await fetch(url)
