@@ -15,6 +15,7 @@ import { templateProblem } from '../config/problems.ts'
 import type { RunConfig } from '../config/schema.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
 import { loadEnvironment, type Environment, type LoadOptions, type Row } from '../environments/index.ts'
+import { checkRequest } from '../inference/request.ts'
 import type { Quantization } from '../model/types.ts'
 import { shellWord } from '../monitor/format.ts'
 import { membersOf } from '../orchestrator/tasks.ts'
@@ -384,6 +385,16 @@ function samplingOf(
     stop_token_ids: [],
     seed: 0,
   }
+  if (source.kind !== 'endpoint') checkSampling(sampling)
   const hasTemplateArgs = Object.keys(chat_template_kwargs as object).length > 0
   return { sampling, extra: { ...others, ...(hasTemplateArgs && { chat_template_kwargs }) } }
+}
+
+/** @throws UserError for a value that the engine would refuse, once the model is loaded and for each answer */
+function checkSampling(sampling: SamplingParams): void {
+  try {
+    checkRequest({ promptIds: [0], sampling }, { maxLength: Infinity, cacheRows: Infinity, vocabulary: Infinity })
+  } catch (error) {
+    throw error instanceof UserError ? new UserError(`Sampling: ${error.message}`) : error
+  }
 }

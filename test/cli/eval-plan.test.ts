@@ -130,6 +130,16 @@ num_examples = 1
   })
 
   test.each([
+    ['{"temperature": "hot"}', 'Sampling: temperature is hot; it must be 0 or more.'],
+    ['{"top_p": 5}', 'Sampling: top_p is 5; it must be between 0 and 1.'],
+    ['{"top_k": 1.5}', 'Sampling: top_k is 1.5; it must be a whole number.'],
+    ['{"stop": "."}', 'Sampling: stop must be a list of strings.'],
+  ])('sampling that the engine would refuse is a mistake before the model is loaded: %s', async (samplingArgs, sentence) => {
+    const text = 'model = "models/tiny"\n[[eval]]\nenv_id = "reverse-text"\n'
+    await expect(planOf(text, { samplingArgs })).rejects.toThrow(sentence)
+  })
+
+  test.each([
     ['num_examples = "2"', '4:1: eval.num_examples is "2", a string; it must be an integer >= -1. Write it without quotes.'],
     ['num_examples = 0', '4:1: num_examples is 0; it must be an integer >= 1, or -1 for all.'],
     ['rollout_per_example = 1', '4:1: eval.rollout_per_example is not a key of [eval]. Did you mean rollouts_per_example?'],
