@@ -48,6 +48,18 @@ describe.skipIf(withoutChromium)('the page', () => {
     await view?.close()
   })
 
+  test("a run's report opens in a tab of its own, and its plots are saved from there as from a file", async () => {
+    const { page } = await openPage(browser, view.url)
+    await goTo(page, places('real').at(-1)!)
+    const [report] = await Promise.all([page.waitForEvent('popup'), page.getByRole('link', { name: 'report.html' }).click()])
+    const [saved] = await Promise.all([
+      report.waitForEvent('download'),
+      report.getByRole('link', { name: 'SVG' }).first().click(),
+    ])
+    expect(saved.suggestedFilename()).toBe('reward.svg')
+    expect(readFileSync(await saved.path(), 'utf8')).toContain('<svg')
+  })
+
   test('by mouse: runs are chosen, their curves drawn together, and a point opens the rollouts of its step', async () => {
     const { page } = await openPage(browser, view.url)
     await expectText(page, 'main', '5 in all')

@@ -136,8 +136,11 @@ export function addApi(app: Hono, parts: ApiParts): void {
     const file = await openFile(run.file('report.html'))
     if (!file) throw new ViewError(404, `${run.id} has no report.html yet: ${CLI} report writes one.`)
     await file.close()
-    // This policy lets the report load and run nothing, whatever it contains.
-    context.header('content-security-policy', "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox")
+    // This policy lets the report load and run nothing, whatever it contains; its plots can be saved.
+    context.header(
+      'content-security-policy',
+      "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox allow-downloads",
+    )
     context.header('content-type', 'text/html; charset=utf-8')
     return context.body(Readable.toWeb(createReadStream(run.file('report.html'))) as ReadableStream)
   })
