@@ -94,6 +94,7 @@ export function hostileRun(folder: string, model: string): void {
     time: 1_790_000_000 + step,
     reward: step === 2 ? null : 0.5,
     [`reward/${HOSTILE_NAME}`]: step,
+    'reward/50%, or %41': 2 * step,
   }))
   put(
     folder,

@@ -122,6 +122,19 @@ describe.skipIf(withoutChromium)('the page', () => {
     expect(await inkOf(page, '.plot', '--run-0')).toBeGreaterThan(100)
   })
 
+  test('a metric is shown whatever its name: also with a comma, which separates names in addresses', async () => {
+    const { page } = await openPage(browser, view.url)
+    await goTo(page, `#/curves?runs=${encodeURIComponent(encodeURIComponent(HOSTILE_NAME))}`)
+    await page.locator('summary', { hasText: 'Metrics' }).click()
+    await page.locator('.popover-body input[type=search]').fill('50%')
+    await page.locator('.metric-list label').click()
+    await page.keyboard.press('Escape')
+    const chart = page.getByRole('figure', { name: 'reward/50%, or %41' })
+    await expect.poll(() => chart.locator('.lasts').textContent(), { timeout: 20_000 }).toBe('6')
+    await page.reload()
+    await expect.poll(() => chart.locator('.lasts').textContent(), { timeout: 20_000 }).toBe('6')
+  })
+
   test('a smoothed curve is a mean of all steps, also where they are more than are drawn', async () => {
     const rows = readFileSync(join(runs.outputs, 'nested', 'long-1', 'metrics.jsonl'), 'utf8')
       .trimEnd()

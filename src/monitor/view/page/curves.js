@@ -3,7 +3,7 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { get, runPath, useApi, useEvents, useThrottled } from './api.js'
 import { useKeys } from './keys.js'
 import { Chart } from './plot.js'
-import { go, hrefFrom, joinIds, setParams } from './router.js'
+import { go, hrefFrom, joinIds, joinKeys, setParams, splitIds } from './router.js'
 import { TOKENS, firstKeys, lineOf } from './series.js'
 import { hasWords } from './text.js'
 import { Loading, Nothing, Problem, SearchField, Swatch, html } from './ui.js'
@@ -22,8 +22,8 @@ const AXES = ['step', 'time', 'tokens']
 export function CurvesView({ runs, chosen, params }) {
   const ids = chosen.map(({ id }) => id)
   const [keys, keysError] = useKeysOf(ids)
-  const wanted = params.keys ? params.keys.split(',').filter((key) => keys.includes(key)) : firstKeys(keys)
-  const { data: glossary } = useApi(wanted.length > 0 ? `/api/glossary?keys=${encodeURIComponent(wanted.join(','))}` : null)
+  const wanted = params.keys ? splitIds(params.keys).filter((key) => keys.includes(key)) : firstKeys(keys)
+  const { data: glossary } = useApi(wanted.length > 0 ? `/api/glossary?keys=${encodeURIComponent(joinKeys(wanted))}` : null)
   const axis = AXES.find((name) => name === params.x) ?? 'step'
   const log = params.log === '1'
   const smooth = Math.min(0.99, Math.max(0, Number(params.smooth) || 0))
@@ -168,7 +168,7 @@ function useMetrics(ids, keys, whole) {
     grown.current.add(event.run)
     soon()
   })
-  const query = keys.length === 0 ? null : [...keys, 'time', TOKENS].join(',')
+  const query = keys.length === 0 ? null : joinKeys([...keys, 'time', TOKENS])
   const load = (/** @type {string[]} */ which) => {
     if (query === null) return undefined
     let gone = false
@@ -216,7 +216,7 @@ function AddRun({ runs, ids }) {
 function Metrics({ keys, wanted }) {
   const [text, setText] = useState('')
   const found = keys.filter(hasWords(text))
-  const set = (/** @type {string[]} */ next) => setParams({ keys: next.join(',') })
+  const set = (/** @type {string[]} */ next) => setParams({ keys: joinKeys(next) })
   const box = useRef(/** @type {HTMLDetailsElement | null} */ (null))
   useEffect(() => {
     const close = (/** @type {Event} */ event) => {

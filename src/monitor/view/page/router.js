@@ -99,6 +99,9 @@ export function usePlace() {
 /** A list of run ids in a parameter: each encoded, commas between. @param {string[]} ids */
 export const joinIds = (ids) => ids.map(encodeURIComponent).join(',')
 
+/** Names of metrics as text. Only what `splitIds` needs is encoded, so that addresses stay readable. @param {string[]} keys */
+export const joinKeys = (keys) => keys.map((key) => key.replace(/[%,]/g, encodeURIComponent)).join(',')
+
 /** @param {string | undefined} text @returns {string[]} */
 export const splitIds = (text) => (text ? text.split(',').map(decode) : [])
 
