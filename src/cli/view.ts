@@ -88,10 +88,10 @@ async function newestTokenizer(runFolder: string): Promise<string | undefined> {
 /** Looks for the model's path from here and from each folder above the run's, as the run may have been started there; for a hub id, in the cache. */
 async function modelPath(model: string, runFolder: string): Promise<string | undefined> {
   if (isAbsolute(model)) return existsSync(model) ? model : undefined
-  for (let folder = resolve('.'), above = resolve(runFolder); ; folder = above, above = dirname(above)) {
-    if (existsSync(join(folder, model))) return join(folder, model)
-    if (folder === above) break
-  }
+  const above = [resolve(runFolder)]
+  while (dirname(above.at(-1)!) !== above.at(-1)) above.push(dirname(above.at(-1)!))
+  const found = [resolve('.'), ...above].map((folder) => join(folder, model)).find((path) => existsSync(path))
+  if (found !== undefined) return found
   const { cachedModel } = await import('../model/files/hub.ts')
   return await cachedModel(model)
 }

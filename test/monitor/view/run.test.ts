@@ -1,7 +1,7 @@
 /** The viewer over a run as `train` leaves it: what it shows against the run's own files, and the command itself. */
 import { execFileSync, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { appendFileSync, cpSync, readFileSync, utimesSync, writeFileSync } from 'node:fs'
+import { appendFileSync, cpSync, mkdirSync, readFileSync, utimesSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { beforeAll, describe, expect, onTestFinished, test } from 'vitest'
@@ -12,6 +12,7 @@ import type {
   KernelsAnswer, MetricsAnswer, RolloutDetails, RolloutsAnswer, RunDetails, RunSummary, TimelineAnswer, ViewEvent,
 } from '../../../src/monitor/view/types.ts' // prettier-ignore
 import { TinyRuns } from '../../cli/tiny-run.ts'
+import { temporaryFolder } from '../helpers.ts'
 import { Viewer } from './helpers.ts'
 import { isWindows } from '../../windows.ts'
 
@@ -201,6 +202,19 @@ test('what is written is told to who listens', async () => {
   expect(again.told).toContainEqual({ run: 'one', kind: 'metrics' })
   expect(again.told).not.toContainEqual({ run: 'two', kind: 'metrics' })
   await again.leave()
+})
+
+test("the tokenizer of a run without a checkpoint is found from any folder, also from the run's own", async () => {
+  const project = temporaryFolder()
+  cpSync(fileURLToPath(new URL('../../../models/tiny', import.meta.url)), join(project, 'models', 'tiny'), { recursive: true })
+  const run = join(project, 'outputs', 'run')
+  mkdirSync(run, { recursive: true })
+  const here = process.cwd()
+  onTestFinished(() => process.chdir(here))
+  for (const folder of [here, project, join(project, 'outputs'), run]) {
+    process.chdir(folder)
+    expect(await tokenBytes('models/tiny', run)).toHaveProperty('about')
+  }
 })
 
 test('node cli.js view prints an address that works, says how many runs there are, and ends at once', async () => {
