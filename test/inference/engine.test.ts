@@ -333,6 +333,35 @@ describe.each(ways)('a step that fails, $way', ({ ahead, readBlock }) => {
     decoder.release()
   })
 
+  it('for want of memory in the midst of a draw gives back what the draw had taken', async () => {
+    const decoder = await goldenDecoder(gpu, 'llama')
+    const engine = engineOf(decoder, { prefixCaching: false })
+    const request = {
+      promptIds: prompts[1],
+      sampling: sampling({ max_tokens: 1, top_k: 5, logit_bias: { 3: 2 } }),
+      logprobs: { mode: 'processed', top: 2 } as const,
+    }
+    const result = await engine.generate(request)
+    const missing = new Set<string>()
+    for (let more = 0; ; more += 1024) {
+      gpu.pool.trim()
+      const held = gpu.pool.bytesInUse
+      gpu.pool.limitBytes = gpu.pool.bytesReserved + more
+      const outcome = await engine.generate(request).catch((error: unknown) => error as Error)
+      gpu.pool.limitBytes = Infinity
+      if (!(outcome instanceof Error)) {
+        expect(outcome).toEqual(result)
+        break
+      }
+      expect(outcome).toBeInstanceOf(GpuMemoryError)
+      expect(gpu.pool.bytesInUse, outcome.message).toBe(held)
+      missing.add(/'(.*)'/.exec(outcome.message)![1])
+    }
+    expect([...missing]).toEqual(expect.arrayContaining(['logits', 'changed logits']))
+    await engine.close()
+    decoder.release()
+  })
+
   it('rejects only the request whose text can not be made', async () => {
     const decoder = await goldenDecoder(gpu, 'llama')
     const decode = (ids: readonly number[]) => {
