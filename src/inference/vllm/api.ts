@@ -22,6 +22,9 @@ export class VllmError extends Error {
   }
 }
 
+/** Whether an error is of a call that may succeed later. */
+export const isPassing = (error: unknown): error is VllmError => error instanceof VllmError && error.passing
+
 /** A model that the server lists. Adapters have a parent. */
 export interface ModelCard {
   id: string

@@ -14,7 +14,7 @@ import { UserError } from '../../common/errors.ts'
 import type { GenerationRequest, GenerationResult, Generator, Metrics, PolicyVersion } from '../../common/types.ts'
 import { checkRequest } from '../request.ts'
 import { Sequence, type EndRules } from '../sequence.ts'
-import { VllmError } from './api.ts'
+import { isPassing, VllmError } from './api.ts'
 import { checkMaxLoras, checkServer, explainRefusal, type Found, type Needs } from './checks.ts'
 import { VllmHost, type HostOptions } from './host.ts'
 import { loadAdapter, shaOf, type Policy } from './policy.ts'
@@ -215,8 +215,8 @@ export class VllmSampler implements Generator {
           // A server that does not know the adapter that it was just given is another one, as in `generate`.
           const passing = error instanceof VllmError && (error.passing || (last && error.status === 404))
           if (!passing || this.#closed) throw error
-          // The server may be dying during the push. Its successor gets the old weights, then these, with the full time limit.
-          const wasWell = await this.#revive(life)
+          // If the server is dying, its successor gets the old weights, then these, with the full time limit. A revival that an ill one fails is a try.
+          const wasWell = await this.#revive(life).catch((ill) => isPassing(ill) || Promise.reject(ill))
           if (wasWell && performance.now() > end) throw error
           if (!wasWell) end = performance.now() + pushMs
           await sleep(pauseMs(tries))
@@ -335,7 +335,7 @@ export class VllmSampler implements Generator {
         return false
       } catch (error) {
         // The server may die again during this.
-        if (!(error instanceof VllmError) || !error.passing || tries >= TRIES || this.#closed) throw error
+        if (!isPassing(error) || tries >= TRIES || this.#closed) throw error
         await sleep(pauseMs(tries - 1))
       }
     }

@@ -1,7 +1,7 @@
 /** Helpers for waiting for a server: growing pauses, time limits, and aborts. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pauseMs as growing } from '../../common/faults.ts'
-import { VllmError } from './api.ts'
+import { isPassing } from './api.ts'
 
 /** The pause before try `n` (from 0) of the same thing: 0.25, 0.5, 1, 2, 4, 5, 5 ... seconds. */
 export const pauseMs = (n: number): number => growing(n, { firstMs: 250, longestMs: 5000 })
@@ -21,8 +21,7 @@ export async function withRetries<T>(
     try {
       return await call(Math.max(1, end - performance.now()))
     } catch (error) {
-      const passing = error instanceof VllmError && error.passing
-      if (!passing || performance.now() + pauseMs(n) > end) throw error
+      if (!isPassing(error) || performance.now() + pauseMs(n) > end) throw error
       if (n === 0) log?.(`${error.message}; asking again for up to ${Math.round(limitMs / 1000)} s`)
       await sleep(pauseMs(n))
     }

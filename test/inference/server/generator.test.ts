@@ -235,6 +235,39 @@ describe('adapters by name', () => {
     }
   })
 
+  it('are pushed until the push has no time left, also while the server has none for a revival', async () => {
+    const trainer = await openTrainer(gpu, 'lora')
+    let [lost, busy] = [0, 0]
+    const where = await inFrontOf(opened.url, (request, response) => {
+      if (request.url === '/v1/completions' && lost-- > 0) response.writeHead(503).end()
+      if (request.url === '/v1/models' && busy-- > 0) response.writeHead(503).end()
+    })
+    const options = { ...samplerOptions(trainer, where, join(folder.path, 'late'), { runName: 'late' }), pushMs: 4000 }
+    const sampler = await VllmSampler.open(options, 0)
+    const ask = () =>
+      sampler.generate({ promptIds: trainer.encode('Reverse the text: late'), sampling: sampling({ max_tokens: 2 }) })
+    try {
+      await moveAdapter(trainer.decoder, 1)
+      // A revival gives up after four times.
+      ;[lost, busy] = [1, 4]
+      await sampler.push(1)
+      expect({ version: sampler.version, busy }).toEqual({ version: 1, busy: 0 })
+      expect((await ask()).versions).toEqual([1, 1])
+      expect(sampler.gone).toBe(false)
+      ;[lost, busy] = [Infinity, Infinity]
+      const begin = performance.now()
+      await expect(sampler.push(2)).rejects.toThrow(/v1\/completions.* answered 503/)
+      expect(performance.now() - begin).toBeGreaterThan(4000)
+      ;[lost, busy] = [0, 0]
+      expect((await ask()).versions).toEqual([1, 1])
+    } finally {
+      ;[lost, busy] = [0, 0]
+      await sampler.close()
+      where.close()
+      trainer.decoder.release()
+    }
+  })
+
   it('are not waited for between two tries by a request that is aborted', async () => {
     const trainer = await openTrainer(gpu, 'lora')
     let [ill, failed] = [false, 0]
