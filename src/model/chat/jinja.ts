@@ -7,7 +7,7 @@ import { Environment, Interpreter, Template } from '@huggingface/jinja'
 import { isFloat } from '../../common/json-floats.ts'
 import { PythonFloat, floatText, pythonText, same, strftime, stripped, type Value } from './python-text.ts'
 
-/** A part of a parsed template. `Given` and `Iterated` are ours: a value that is there already, and what a loop goes over. */
+/** A part of a parsed template. `Given` is ours: a value that is there already. */
 interface Node {
   type: string
   value?: unknown
@@ -25,6 +25,10 @@ interface Node {
   computed?: boolean
   iterable?: Node
   lhs?: Node
+  loopvar?: Node
+  body?: Node[]
+  defaultBlock?: Node[]
+  name?: Node
 }
 
 type Truth = Value & { __bool__(): { value: boolean } }
@@ -42,7 +46,8 @@ type Declared = Parameters<Environment['setVariable']>[1]
 const made = (plain: unknown): Value => new Environment().set('value', plain)
 const kindOf = (plain: unknown) => made(plain).constructor as new (value: unknown) => Value
 const [TextValue, TruthValue, ListValue, ObjectValue] = [kindOf(''), kindOf(true), kindOf([]), kindOf({})]
-const [IntegerValue, FloatValue] = [kindOf(1), kindOf(0.5)]
+const [IntegerValue, FloatValue, FunctionValue] = [kindOf(1), kindOf(0.5), kindOf(() => null)]
+const NOTHING = made(undefined)
 const text = (value: string): Value => new TextValue(value)
 const truth = (value: boolean): Value => new TruthValue(value)
 const list = (items: Value[]): Value => new ListValue(items)
@@ -149,12 +154,13 @@ class PythonInterpreter extends Library {
     switch (node?.type) {
       case 'Given':
         return node.value as Value
-      case 'Iterated': {
-        const over = this.evaluate(node.operand, scope)
-        return over.type === 'UndefinedValue' ? list([]) : over
-      }
       case 'For':
-        return super.evaluate({ ...node, iterable: iterated(node.iterable!) }, scope)
+        return this.#loop(node, scope)
+      case 'Break':
+      case 'Continue':
+        throw new LoopEnd(node.type === 'Break')
+      case 'Macro':
+        return this.#macro(node, scope)
       case 'BinaryExpression':
         return this.#binary(node, scope)
       case 'FilterExpression':
@@ -171,11 +177,61 @@ class PythonInterpreter extends Library {
   override evaluateBlock(statements: Node[], scope: Environment): Value {
     this.#count(1)
     let written = ''
-    for (const statement of statements) {
-      const value = this.evaluate(statement, scope)
-      if (!SILENT.has(statement.type)) written += pythonText(value)
+    try {
+      for (const statement of statements) {
+        const value = this.evaluate(statement, scope)
+        if (!SILENT.has(statement.type)) written += pythonText(value)
+      }
+    } catch (error) {
+      if (error instanceof LoopEnd) error.written = written + error.written
+      throw error
     }
     return text(written)
+  }
+
+  /** The library would keep what one round sets for the next one, and lose what a round wrote before it ends by break or continue. */
+  #loop({ iterable, loopvar, body, defaultBlock }: Node, scope: Environment): Value {
+    const { over, test } =
+      iterable!.type === 'SelectExpression' ? { over: iterable!.lhs, test: iterable!.test } : { over: iterable }
+    const round = (item: Value) => {
+      const inner = new Environment(scope)
+      bind(inner, loopvar!, item)
+      return inner
+    }
+    let items = itemsOf(this.evaluate(over, scope))
+    if (test) items = items.filter((item) => isTrue(this.evaluate(test, round(item))))
+    // A round takes as long as evaluating ten parts.
+    this.#count(10 * items.length)
+    let written = ''
+    let whole = false
+    for (const [i, item] of items.entries()) {
+      const inner = round(item)
+      inner.setVariable('loop', loopValue(items, i) as Declared)
+      try {
+        written += this.evaluateBlock(body!, inner).value as string
+        whole = true
+      } catch (error) {
+        if (!(error instanceof LoopEnd)) throw error
+        written += error.written
+        if (error.ofAll) break
+      }
+    }
+    return text(whole ? written : written + (this.evaluateBlock(defaultBlock!, new Environment(scope)).value as string))
+  }
+
+  /** A macro sees the variables of where it stands. To the library's it were those of where it is called. */
+  #macro(node: Node, scope: Environment): Value {
+    const silent = super.evaluate(node, scope)
+    const name = node.name!.value as string
+    const call = scope.lookupVariable(name).value as (args: unknown, scope: Environment) => Value
+    const macro = (args: unknown, from: Environment): Value => {
+      const inner = new Environment(scope)
+      const caller = from.variables.get('caller')
+      if (caller) inner.setVariable('caller', caller)
+      return call(args, inner)
+    }
+    scope.setVariable(name, new FunctionValue(macro) as Declared)
+    return silent
   }
 
   #binary(node: Node, scope: Environment): Value {
@@ -244,14 +300,55 @@ class PythonInterpreter extends Library {
 /** What kind of value it is, for errors: `object`, `string`, `undefined`. */
 const nameOf = ({ type }: Value) => type.replace('Value', '').toLowerCase()
 
+/** The end of a loop's round, or of all of them, with what was written in it. */
+class LoopEnd extends Error {
+  written = ''
+  readonly ofAll: boolean
+  constructor(ofAll: boolean) {
+    super(`${ofAll ? 'break' : 'continue'} stands outside of a loop`)
+    this.ofAll = ofAll
+  }
+}
+
 /**
  * What a loop goes over: nothing where the value is undefined. jinja2 would loop over the characters of a string, but templates for images loop over the
- * parts of a content and would silently drop a string, so the library's refusal is kept.
+ * parts of a content and would silently drop a string, so it is refused.
  */
-function iterated(over: Node): Node {
-  const node = (operand: Node): Node => ({ type: 'Iterated', operand })
-  return over.type === 'SelectExpression' ? { ...over, lhs: node(over.lhs!) } : node(over)
+function itemsOf(over: Value): Value[] {
+  if (over.type === 'UndefinedValue') return []
+  if (Array.isArray(over.value)) return over.value as Value[]
+  if (over.type === 'ObjectValue') return [...(over.value as Map<string, Value>).keys()].map(text)
+  throw new Error(`a loop goes over lists and objects only, not over ${nameOf(over)}`)
 }
+
+/** Gives a loop's variables, one or several, their values. */
+function bind(scope: Environment, target: Node, item: Value): void {
+  if (target.type === 'Identifier') {
+    scope.setVariable(target.value as string, item as Declared)
+    return
+  }
+  const names = target.value as Node[]
+  const parts = Array.isArray(item.value) ? (item.value as Value[]) : undefined
+  if (target.type !== 'TupleLiteral' || parts?.length !== names.length)
+    throw new Error(`a loop with ${names.length} variables needs lists of as many values, not ${nameOf(item)}`)
+  for (const [i, name] of names.entries()) bind(scope, name, parts[i])
+}
+
+/** The variable `loop` in one of its rounds. */
+function loopValue(items: Value[], i: number): Value {
+  const [count, left] = [items.length, items.length - i]
+  const numbers = { index: i + 1, index0: i, revindex: left, revindex0: left - 1, length: count, depth: 1, depth0: 0 }
+  const loop = new Map<string, Value>([
+    ['first', truth(i === 0)],
+    ['last', truth(left === 1)],
+    ['previtem', items[i - 1] ?? NOTHING],
+    ['nextitem', items[i + 1] ?? NOTHING],
+  ])
+  for (const [name, value] of Object.entries(numbers)) loop.set(name, new IntegerValue(value))
+  return new ObjectValue(loop)
+}
+
+const isTrue = (value: Value): boolean => (value as Truth).__bool__().value
 
 /** Python's `left in right` for lists and objects; undefined for other values. */
 function isIn(left: Value, right: Value): boolean | undefined {
@@ -261,7 +358,7 @@ function isIn(left: Value, right: Value): boolean | undefined {
 
 /** Whether a value passes one of jinja2's tests; without a name, whether it is true. */
 function passes(scope: Environment, value: Value, name: string | undefined, others: Value[]): boolean {
-  if (name === undefined) return (value as Truth).__bool__().value
+  if (name === undefined) return isTrue(value)
   if (name === 'in') return isIn(value, others[0]) ?? pythonText(others[0]).includes(pythonText(value))
   if (['eq', 'equalto', '=='].includes(name)) return same(value, others[0])
   if (['ne', '!='].includes(name)) return !same(value, others[0])
