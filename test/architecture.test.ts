@@ -40,7 +40,7 @@ const strangers: Record<string, string[]> = {
 /** Libraries that only the named files may import, so that they can be replaced there. */
 const doors: Record<string, string | string[]> = {
   '@huggingface/tokenizers': 'src/model/tokenizer/tokenizer.ts',
-  '@huggingface/jinja': 'src/model/chat/jinja.ts',
+  '@huggingface/jinja': 'src/model/chat/library.ts',
   '@huggingface/hub': ['src/environments/datasets-hub.ts', 'src/model/files/hub.ts'], // datasets, models: the two rooms do not import each other
   pino: 'src/monitor/logger.ts',
 }

@@ -2,7 +2,16 @@
 import { describe, expect, test } from 'vitest'
 import { compileTemplate } from '../../src/model/chat/jinja.ts'
 
-const variables = { xs: [3, 1, 2], pairs: { b: 1, a: 2 } }
+const variables = {
+  xs: [3, 1, 2],
+  pairs: { b: 1, a: 2 },
+  call: { items: [1], values: 'v', B: 3, _x: 4 },
+  messages: [
+    { role: 'user', content: { a: 1 } },
+    { role: 'tool', content: { a: 2 } },
+  ],
+  face: '\u{1f600}x',
+}
 const written = (template: string) => compileTemplate(template)(variables)
 
 describe('in loops', () => {
@@ -46,3 +55,80 @@ test.each([
   ],
   ['{% macro f(n) %}{{ n }}{% if n > 0 %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(3) }}', '3210'],
 ])('a macro sees the variables of where it stands: %s', (template, text) => expect(written(template)).toBe(text))
+
+test.each([
+  ['{% for key, value in call.items() %}{{ key }}={{ value }};{% endfor %}', 'items=[1];values=v;B=3;_x=4;'],
+  [
+    "{{ call.values() | list | length }} {{ call['items'] }} {{ call.get('values') }} {{ call.keys() | join }}",
+    '4 [1] v itemsvaluesB_x',
+  ],
+  ['{{ face[0] }}|{{ face[-1] }}|{{ face[1] }}|{{ face[2] }}|{{ face[:1] }}', '\u{1f600}|x|x||\u{1f600}'],
+])('members of objects and texts: %s', (template, text) => expect(written(template)).toBe(text))
+
+test.each([
+  [
+    '{{ -1 % 2 }} {{ (0 - 1) % 2 == 1 }} {{ 5 % -3 }} {{ 2.5 % -2 }} {{ -0.5 % 1 }} {{ -7 // 2 }} {{ 4 / 2 }}',
+    '1 True -1 -1.5 0.5 -4 2.0',
+  ],
+  [
+    "{{ '12abc' | int }} {{ '1.9' | int }} {{ (-1.5) | int }} {{ '1e3' | int }} {{ '1_000' | int }} {{ 'x' | int(7) }}",
+    '0 1 -1 1000 1000 7',
+  ],
+  ["{{ '5%' | float }} {{ ' .5 ' | float }} {{ 'x' | float(1) }} {{ true | int }} {{ none | int }}", '0.0 0.5 1 1 0'],
+  [
+    "{{ true is number }} {{ 1.5 is number }} {{ '' is lower }} {{ '1' is upper }} {{ 'a' is lower }}",
+    'True True False False True',
+  ],
+])('numbers: %s', (template, text) => expect(written(template)).toBe(text))
+
+test.each([
+  ['{{ "hello WORLD it\'s" | title }}|{{ "hello WORLD it\'s".title() }}', "Hello World It's|Hello World It'S"],
+  [
+    "{{ 'hELLO wORLD' | capitalize }}|{{ 'hELLO'.capitalize() }}|{{ 'hELLO-wORLD (foo)' | title }}",
+    'Hello world|Hello|Hello-World (Foo)',
+  ],
+  ["{{ 'a\u2028b\u0085c\r\nd\x0be' | indent }}", 'a\n    b\n    c\n    d\n    e'],
+  [
+    "{{ '\n\na\n' | indent(2, true) }}|{{ '' | indent(2, true) }}|{{ 'a\n\nb' | indent('\t', blank=true) }}",
+    '  \n\n  a\n|  |a\n\t\n\tb',
+  ],
+  ['{% filter title %}hELLO{% endfilter %}{% set t %}{% set inner = 1 %}b{% endset %}{{ t }}{{ inner }}', 'Hellob'],
+])('texts: %s', (template, text) => expect(written(template)).toBe(text))
+
+test.each([
+  [
+    "{{ messages | join(', ', attribute='role') }} {{ messages | join(attribute='role') }} {{ xs | join(d='-') }}",
+    'user, tool usertool 3-1-2',
+  ],
+  ["{{ messages | selectattr('content.a', 'equalto', 2) | map(attribute='role') | list }}", "['tool']"],
+  ["{{ ['a', 'A', 'b'] | unique | list }} {{ [1, 1.0, true] | unique | list }}", "['a', 'b'] [1]"],
+  ["{% if messages | selectattr('role', 'equalto', 'nobody') %}Y{% endif %}{% if [] | map('string') | list %}N{% endif %}", 'Y'],
+])('lists: %s', (template, text) => expect(written(template)).toBe(text))
+
+test.each([
+  ['{{ call | tojson(sort_keys=true) }}', '{"B": 3, "_x": 4, "items": [1], "values": "v"}'],
+  ['{{ pairs | tojson(indent=0) }}{{ pairs | tojson(false, 2) }}', '{\n"b": 1,\n"a": 2\n}{\n  "b": 1,\n  "a": 2\n}'],
+  [
+    "{{ 'é😀\\x7f' | tojson(true) }} {{ 'é😀/<' | tojson }} {{ [] | tojson(indent=2) }}",
+    '"\\u00e9\\ud83d\\ude00\\u007f" "é😀/<" []',
+  ],
+  ["{{ [1.0, none, {'a': true}] | tojson(separators=(',', ':'), indent='-') }}", '[\n-1.0,\n-null,\n-{\n--"a":true\n-}\n]'],
+])('tojson: %s', (template, text) => expect(written(template)).toBe(text))
+
+test.each([
+  ['{% if true -%}   {% generation %}   x{% endgeneration %}{% endif %}', '   x'],
+  ['a  {% generation %}  x  {% endgeneration %}  {%- if true %}b{% endif %}', 'a    x  b'],
+  [
+    '{% for i in xs %}{%- generation -%} {{ i }}{{ loop.last }} {%- endgeneration -%} {% set y = 1 %}{% endfor %}',
+    '3False1False2True',
+  ],
+  ['{% generation %}{% set x = 1 %}{% endgeneration %}{{ x }}|', '|'],
+])('around what is to be written: %s', (template, text) => expect(written(template)).toBe(text))
+
+test.each([
+  ['{{ xs | tojson(width=3) }}', 'the filter tojson takes only ensure_ascii, indent, separators, sort_keys'],
+  ["{{ 'abc'.startswith('b', 1) }}", 'startswith takes only one argument'],
+  ["{{ messages | sort(attribute='role,content') }}", 'the filter sort takes only one attribute'],
+  ["{{ strftime_now('%c') }}", 'strftime_now does not support %c'],
+  ['{{ 1 // 0 }}', '// divides by zero'],
+])('what would be written otherwise is refused: %s', (template, message) => expect(() => written(template)).toThrow(message))

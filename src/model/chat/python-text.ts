@@ -47,6 +47,7 @@ export function pythonText({ type, value }: Value): string {
 function pythonRepr({ type, value }: Value): string {
   if (typeof value === 'string') return quoted(value)
   if (type === 'NullValue') return 'None'
+  if (type === 'UndefinedValue') return 'Undefined'
   if (typeof value === 'boolean') return value ? 'True' : 'False'
   if (type === 'FloatValue') return floatText(value as number)
   if (Array.isArray(value)) {
@@ -122,6 +123,7 @@ export function strftime(format: string, date: Date): string {
     '%': () => '%',
   }
   return format.replace(/%(-?)([a-zA-Z%])/gu, (whole, bare: string, letter: string) => {
+    if ('cCDfgGhklnPrRstuUVwWxXzZ'.includes(letter)) throw new Error(`strftime_now does not support %${letter}`)
     const part = Object.hasOwn(parts, letter) ? parts[letter]() : whole
     return bare && part !== whole ? part.replace(/^[0 ]+(?=\d)/u, '') : part
   })

@@ -1,6 +1,6 @@
 /**
  * Text to token ids and back, and chat messages to a prompt. The only file that knows the tokenizer library.
- *  - The library is @huggingface/tokenizers with @huggingface/jinja (jinja.ts), which transformers.js itself is made of: it needs none
+ *  - The library is @huggingface/tokenizers with @huggingface/jinja (chat/library.ts), which transformers.js itself is made of: it needs none
  *    of that package's native code, so an installed dawn-rl does not depend on npm overrides.
  *  - Where the library reads a tokenizer.json otherwise than Python's tokenizers does, the file is rewritten in memory to a form that both
  *    read alike (form.ts), or a part of what the library made of it is changed (exact.ts).
