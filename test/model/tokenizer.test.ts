@@ -158,6 +158,25 @@ describe('a byte-level tokenizer of a folder', () => {
       expect(tokenizer.decode([0xef, 0xbb, 0xbf, 256])).toBe('\ufeffx')
     }
   })
+  test('tells the template of all special tokens with names, also those of an older special_tokens_map.json', async () => {
+    const chat_template =
+      '{{ bos_token }}|{{ eos_token }}|{{ sep_token }}|{{ image_token }}|{{ video_token }}|{{ add_bos_token }}'
+    const config = {
+      chat_template,
+      bos_token: 'B',
+      sep_token: { content: 'S' },
+      image_token: 'I',
+      extra_special_tokens: { video_token: 'V' },
+      add_bos_token: false,
+    }
+    const dir = byteTokenizer(config)
+    expect((await loadTokenizer(dir, [])).renderChat([])).toBe('B||S|I|V|')
+    writeFileSync(join(dir, 'special_tokens_map.json'), '{"bos_token": "M", "eos_token": {"content": "E"}}')
+    expect((await loadTokenizer(dir, [])).renderChat([])).toBe('M|E|S|I|V|')
+    // As transformers reads it: a config that lists its added tokens is newer than the map.
+    writeFileSync(join(dir, 'tokenizer_config.json'), JSON.stringify({ ...config, added_tokens_decoder: {} }))
+    expect((await loadTokenizer(dir, [])).renderChat([])).toBe('B||S|I|V|')
+  })
   test('says what is missing or broken', async () => {
     const dir = newFolder()
     expect(await userErrorOf(() => loadTokenizer(dir, []))).toContain(`${dir} has no tokenizer.json`)

@@ -79,17 +79,17 @@ export interface TokenizerParts {
 
 /** Where transformers writes the template of that name since templates are files. */
 const TOOL_TEMPLATE = 'additional_chat_templates/tool_use.jinja'
+const SPECIAL_TOKENS = 'special_tokens_map.json'
 const COPIED = [
   'tokenizer.json',
   'tokenizer_config.json',
   'chat_template.jinja',
   TOOL_TEMPLATE,
-  'special_tokens_map.json',
+  SPECIAL_TOKENS,
   'added_tokens.json',
   'vocab.json',
   'merges.txt',
 ]
-const SPECIAL_NAMES = ['bos_token', 'eos_token', 'pad_token', 'unk_token']
 
 /** Reads the tokenizer of a Hugging Face folder. Throws UserError where there is none, or none that can be read. */
 export async function loadTokenizer(dir: string, eosTokenIds: readonly number[]): Promise<Tokenizer> {
@@ -100,14 +100,18 @@ export async function loadTokenizer(dir: string, eosTokenIds: readonly number[])
     )
   }
   const configPath = join(dir, 'tokenizer_config.json')
-  const tokenizerConfig = (await kindOf(configPath)) === 'file' ? await readJson(configPath) : {}
+  const ownConfig = (await kindOf(configPath)) === 'file' ? await readJson(configPath) : {}
+  // Before transformers 4.34, special tokens stood in a file of their own, which it reads beside a config of that time.
+  const mapPath = join(dir, SPECIAL_TOKENS)
+  const older = !('added_tokens_decoder' in ownConfig) && (await kindOf(mapPath)) === 'file'
+  const tokenizerConfig = older ? { ...ownConfig, ...(await readJson(mapPath)) } : ownConfig
   const jinja = join(dir, 'chat_template.jinja')
   const legacy = join(dir, 'chat_template.json')
   let templates = tokenizerConfig.chat_template
   if ((await kindOf(jinja)) === 'file') templates = await readText(jinja)
   else if ((await kindOf(legacy)) === 'file') {
-    const { chat_template: older } = await readJson(legacy)
-    if (templateOf(older) !== null) templates = older
+    const { chat_template: own } = await readJson(legacy)
+    if (templateOf(own) !== null) templates = own
   }
   const files: string[] = []
   for (const name of COPIED) if ((await kindOf(join(dir, name))) === 'file') files.push(name)
@@ -196,11 +200,7 @@ class HuggingFaceTokenizer implements Tokenizer {
       throw new UserError(
         'continue_final_message and add_generation_prompt are both set; an answer is either started or continued.',
       )
-    const variables: Json = { tools, documents: null }
-    for (const name of SPECIAL_NAMES) {
-      const token = contentOf(tokenizerConfig[name])
-      if (token !== null) variables[name] = token
-    }
+    const variables: Json = { tools, documents: null, ...specialTokens(tokenizerConfig) }
     try {
       const template = given ? compileTemplate(source) : this.#compiled(source)
       const prompt = options.addGenerationPrompt ?? !goesOn
@@ -257,6 +257,15 @@ class HuggingFaceTokenizer implements Tokenizer {
     if (chatTemplate !== null && !listed && !written.has('chat_template.jinja'))
       await writeWhole(join(dir, 'chat_template.jinja'), [chatTemplate])
   }
+}
+
+/** The special tokens that have names, as templates know them: `bos_token`, and those that a model has beside the usual ones. */
+function specialTokens(config: Json): Json {
+  const named = Object.entries(config).filter(([name]) => name.endsWith('_token'))
+  for (const more of [config.extra_special_tokens, config.model_specific_special_tokens])
+    if (typeof more === 'object' && more !== null && !Array.isArray(more)) named.push(...Object.entries(more))
+  const tokens = named.map(([name, value]) => [name, contentOf(value)] as const)
+  return Object.fromEntries(tokens.filter(([, token]) => token !== null))
 }
 
 /** A special token of tokenizer_config.json: a string, or an object with `content`. */
