@@ -39,6 +39,7 @@ describe('text is split as Python splits it by', () => {
       ['a\u2581\u2581b\u0085é1,\u2581«ok»!?\u2581café\ufeff\u2581x_y'],
     ],
     [{ type: 'Whitespace' }, ['a', 'b', 'é1', ',', '«', 'ok', '»!?', 'café', '\ufeff', 'x_y']],
+    [{ type: 'WhitespaceSplit' }, ['a', 'b', 'é1,', '«ok»!?', 'café\ufeff', 'x_y']],
     [{ type: 'Punctuation' }, ['a  b\u0085é1', ',', ' ', '«', 'ok', '»', '!', '?', ' café\ufeff x', '_', 'y']],
     [{ type: 'Punctuation', behavior: 'MergedWithPrevious' }, ['a  b\u0085é1,', ' «', 'ok»', '!', '?', ' café\ufeff x_', 'y']],
     [splitOf('MergedWithPrevious'), ['a ', ' ', 'b\u0085é1, ', '«ok»!? ', 'café\ufeff ', 'x_y']],
@@ -60,6 +61,24 @@ test('a Metaspace decoder takes the first space away only where one was put ther
   const decoded = (prepend_scheme: string) =>
     tokenizerOf({ model, decoder: { type: 'Metaspace', replacement: '\u2581', prepend_scheme } }).decode([0, 1])
   expect([decoded('first'), decoded('never')]).toEqual(['a b', ' a b'])
+  const several = { type: 'WordLevel', vocab: { '\u2581\u2581a': 0, '  ': 1 } }
+  const decoder = { type: 'Metaspace', replacement: '\u2581', prepend_scheme: 'always' }
+  const tokenizer = tokenizerOf({ model: several, decoder })
+  expect([tokenizer.decode([0, 1, 0]), tokenizer.decode([1, 0])]).toEqual(['a    a', '    a'])
+})
+
+test("white space around added tokens, and at a text's ends, is taken away as Python takes it", () => {
+  const added = (content: string, id: number, more: Json) => ({ id, content, special: true, normalized: false, ...more })
+  const signs = ['a', '\u0085', '\ufeff', ' ', '\u3000']
+  const model = { type: 'BPE', vocab: Object.fromEntries(signs.map((sign, id) => [sign, id])), merges: [] }
+  const added_tokens = [added('<l>', 5, { lstrip: true }), added('<r>', 6, { rstrip: true })]
+  const ids = (text: string, more: Json = {}) => tokenizerOf({ model, added_tokens, ...more }).encode(text)
+  expect(ids('<r>\u0085 \u3000a')).toEqual([6, 0])
+  expect(ids('<r> \ufeffa')).toEqual([6, 2, 0])
+  expect(ids('a\u0085<l>\u0085')).toEqual([0, 5, 1])
+  expect(ids('a\ufeff <l>')).toEqual([0, 2, 5])
+  const normalizer = { type: 'Strip', strip_left: true, strip_right: true }
+  expect(ids('\u0085\ufeffa \u0085', { normalizer })).toEqual([2, 0])
 })
 
 test.each<[Json, string]>([

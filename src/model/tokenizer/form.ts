@@ -66,7 +66,7 @@ const literally = (text: string) => text.replaceAll(/[.*+?^${}()|[\]\\]/gu, Stri
 
 /**
  * The library's `Digits` has JavaScript's \d, which is ASCII (Rust's is_numeric is all of \p{N}), its `Whitespace` likewise \w, and its
- * ByteLevel JavaScript's \s, which has U+FEFF and lacks U+0085; `Metaspace` never splits there, and `Punctuation` and `Split` have only
+ * ByteLevel and `WhitespaceSplit` JavaScript's \s, which has U+FEFF and lacks U+0085; `Metaspace` never splits there, and `Punctuation` and `Split` have only
  * one or two of the behaviours. As `Split` with a regex all are read alike.
  */
 function exactPreTokenizer(pre: Json | null): Json | null {
@@ -77,6 +77,8 @@ function exactPreTokenizer(pre: Json | null): Json | null {
       return split(pre.individual_digits ? String.raw`\p{N}` : String.raw`\p{N}+`)
     case 'Whitespace':
       return split(String.raw`[${WORD}]+|[^${WORD}\s]+`, 'Removed', true)
+    case 'WhitespaceSplit':
+      return split(String.raw`\s+`, 'Removed')
     case 'Punctuation':
       return exactSplit(split(PUNCTUATION, (pre.behavior as string | undefined) ?? 'Isolated'))
     case 'Split':

@@ -16,7 +16,7 @@ import { jsonText, kindOf, readJson, readText, writeWhole } from '../files/files
 import { compileTemplate } from '../chat/jinja.ts'
 import { settledIds } from './settled.ts'
 import { bytesOfToken } from './token-bytes.ts'
-import { correct } from './exact.ts'
+import { correct, type Parts } from './exact.ts'
 import { exactForm } from './form.ts'
 
 type Json = Record<string, unknown>
@@ -161,7 +161,7 @@ class HuggingFaceTokenizer implements Tokenizer {
     try {
       const config = { ...parts.tokenizerConfig, clean_up_tokenization_spaces: false, additional_special_tokens: [] }
       this.#library = new LibraryTokenizer(exactForm(parts.tokenizerJson, parts.tokenizerConfig), config)
-      correct(this.#library)
+      correct(this.#library as unknown as Parts)
     } catch (error) {
       throw new UserError(`The tokenizer of ${parts.label} cannot be read: ${messageOf(error)}.`)
     }
