@@ -318,6 +318,8 @@ test('metadata of every type, each read to its own end, and an alignment of the 
   }
   written(0, 64)
   expect(await userErrorOf(() => GgufFile.open(path))).toContain('general.alignment is 0')
+  writeGguf(path, { 'general.alignment': { f32: 32.5 } }, { x: { shape: [1], type: 0, bytes: Buffer.alloc(4) } })
+  expect(await userErrorOf(() => GgufFile.open(path))).toContain('general.alignment is 32.5')
   values[0][0] = 13
   written(64)
   expect(await userErrorOf(() => GgufFile.open(path))).toContain('its metadata has a value of the unknown type 13')
@@ -366,6 +368,25 @@ describe('a broken file', () => {
     writeGguf(path, {}, { x: { shape: [256], type: 10, bytes: Buffer.alloc(84) } })
     expect(await userErrorOf(() => GgufFile.open(path))).toContain('tensor x has the type Q2_K')
   })
+})
+
+test('ids of special tokens that the vocabulary does not reach are none, and texts keep U+FEFF', async () => {
+  const path = join(newFolder(), 'a.gguf')
+  const none = { u32: 4294967295 }
+  const vocabulary = { 'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.tokens': ['a', '\ufeff'], 'tokenizer.ggml.merges': [] }
+  const ids = {
+    'tokenizer.ggml.eos_token_id': { u32: 1 },
+    'tokenizer.ggml.eot_token_id': none,
+    'tokenizer.ggml.padding_token_id': none,
+  }
+  await asGguf('llama', path, { metadata: { ...vocabulary, ...ids, 'tokenizer.ggml.bos_token_id': { u32: 2 } } })
+  const model = await openModel(path)
+  const { eosTokenIds, bosTokenId, padTokenId } = model.config
+  expect({ eosTokenIds, bosTokenId, padTokenId }).toEqual({ eosTokenIds: [1], bosTokenId: null, padTokenId: null })
+  model.close()
+  const file = await GgufFile.open(path)
+  expect(file.metadata.get('tokenizer.ggml.tokens')).toEqual(['a', '\ufeff'])
+  file.close()
 })
 
 describe.skipIf(withoutSmollm2)('SmolLM2-135M-Instruct', () => {

@@ -136,8 +136,8 @@ function parseHeader(bytes: Uint8Array<ArrayBuffer>, file: RangeFile): Header {
     const key = cursor.string()
     metadata.set(key, cursor.value(cursor.uint32()))
   }
-  const alignment = metadata.get('general.alignment') ?? 32
-  if (typeof alignment !== 'number' || alignment < 1) throw bad(`general.alignment is ${String(alignment)}`)
+  const alignment = (metadata.get('general.alignment') ?? 32) as number
+  if (!Number.isSafeInteger(alignment) || alignment < 1) throw bad(`general.alignment is ${String(alignment)}`)
   const found: GgufTensor[] = []
   for (let i = 0; i < tensorCount; i++) {
     const name = cursor.string()
@@ -182,7 +182,7 @@ class Cursor {
   #bytes: Uint8Array<ArrayBuffer>
   #view: DataView
   #bad: (what: string) => UserError
-  #text = new TextDecoder()
+  #text = new TextDecoder('utf-8', { ignoreBOM: true })
   constructor(bytes: Uint8Array<ArrayBuffer>, bad: (what: string) => UserError) {
     this.#bytes = bytes
     this.#view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)

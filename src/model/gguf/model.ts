@@ -79,6 +79,13 @@ export function metadataReader(file: GgufFile) {
   return {
     number: (key: string) => get<number>(key, isNumber, 'a number'),
     string: (key: string) => get<string>(key, isString, 'a string'),
+    /** The id of a special token. One that the vocabulary does not reach stands for none, as 4294967295 does in some files. */
+    tokenId: (name: string): number | undefined => {
+      const id = get<number>(`tokenizer.ggml.${name}`, isNumber, 'a number')
+      const tokens = file.metadata.get('tokenizer.ggml.tokens')
+      const count = Array.isArray(tokens) ? tokens.length : Infinity
+      return id !== undefined && Number.isInteger(id) && id >= 0 && id < count ? id : undefined
+    },
     flag: (key: string) => get<boolean>(key, isFlag, 'true or false'),
     strings: (key: string) => get<string[]>(key, isStrings, 'a list of strings'),
     numbers: (key: string) => get<number[]>(key, isNumbers, 'a list of numbers'),
@@ -148,8 +155,8 @@ export async function ggufConfig(file: GgufFile, eosTokenIds: number[]): Promise
     qkNorm: [...file.tensors.keys()].some((name) => name.endsWith('.attn_q_norm.weight')),
     maxPositionEmbeddings: meta.count(`${arch}.context_length`),
     eosTokenIds,
-    bosTokenId: meta.number('tokenizer.ggml.bos_token_id') ?? null,
-    padTokenId: meta.number('tokenizer.ggml.padding_token_id') ?? null,
+    bosTokenId: meta.tokenId('bos_token_id') ?? null,
+    padTokenId: meta.tokenId('padding_token_id') ?? null,
   }
 }
 

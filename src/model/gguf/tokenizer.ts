@@ -139,7 +139,7 @@ export function ggufTokenizerParts(file: GgufFile): TokenizerParts {
   const special = tokens.flatMap((content, id) =>
     types[id] === CONTROL || types[id] === USER_DEFINED ? [addedToken(id, content, types[id] === CONTROL)] : [],
   )
-  const tokenOf = (key: string) => tokens[meta.number(`tokenizer.ggml.${key}`) ?? -1]
+  const tokenOf = (key: string) => tokens[meta.tokenId(key) ?? -1]
   const bos = tokenOf('bos_token_id')
   const addBos = (meta.flag('tokenizer.ggml.add_bos_token') ?? kind.addBos) && bos !== undefined
   const chatTemplate = meta.string('tokenizer.chat_template') ?? null
@@ -181,7 +181,7 @@ export function ggufEosTokenIds(file: GgufFile): number[] {
   const meta = metadataReader(file)
   const ids = new Set<number>()
   for (const key of ['eos_token_id', 'eot_token_id', 'eom_token_id']) {
-    const id = meta.number(`tokenizer.ggml.${key}`)
+    const id = meta.tokenId(key)
     if (id !== undefined) ids.add(id)
   }
   const pre = meta.string('tokenizer.ggml.pre') ?? ''
