@@ -28,6 +28,8 @@ describe('the prompt', () => {
     expect(tiny.renderChat(spaced, { continueFinalMessage: true })).toMatch(/<\|assistant\|>One, $/)
     const chatTemplate = "{% for m in messages %}[{{ m['content'] | trim }}]{% endfor %}"
     expect(tiny.renderChat(spaced, { continueFinalMessage: true, chatTemplate })).toBe('[Count.][One,')
+    const odd: Message[] = [{ role: 'assistant', content: 'One\ufeff\u0085 ' }]
+    expect(tiny.renderChat(odd, { continueFinalMessage: true, chatTemplate })).toBe('[One\ufeff')
     expect(
       await userErrorOf(() => tiny.renderChat(messages, { continueFinalMessage: true, addGenerationPrompt: true })),
     ).toContain('continue_final_message and add_generation_prompt are both set')

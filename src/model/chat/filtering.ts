@@ -21,6 +21,7 @@ export const NUMBERS = new Set(['IntegerValue', 'FloatValue', 'BooleanValue'])
 /** Tests that the library has otherwise. */
 const TESTS = new Map<string, (value: Value) => boolean>([
   ['iterable', ({ type }) => ITERABLE.has(type)],
+  ['sequence', ({ type }) => ITERABLE.has(type)],
   ['number', ({ type }) => NUMBERS.has(type)],
   ['lower', ({ value }) => value === String(value).toLowerCase() && value !== value.toUpperCase()],
   ['upper', ({ value }) => value === String(value).toUpperCase() && value !== value.toLowerCase()],

@@ -1,7 +1,7 @@
 /** Messages as chat templates take them. */
 import { UserError } from '../../common/errors.ts'
 import type { Message } from '../../common/types.ts'
-import { pythonJson } from './python-text.ts'
+import { pythonJson, stripped } from './python-text.ts'
 
 /** Renders messages by a template. */
 type Written = (messages: readonly object[]) => string
@@ -33,7 +33,7 @@ export function unfinished(messages: readonly Message[], written: Written): stri
   const marked = rendered([...messages.slice(0, -1), { ...last, content: last.content + HERE }], written)
   const at = marked.lastIndexOf(HERE.trimEnd())
   if (at < 0) throw new UserError('continue_final_message: the chat template does not write the last message.')
-  return marked.startsWith(HERE, at) ? marked.slice(0, at) : marked.slice(0, at).trimEnd()
+  return marked.startsWith(HERE, at) ? marked.slice(0, at) : stripped(marked.slice(0, at), undefined, false, true)
 }
 
 /** Templates write a call's arguments with `tojson`: they are given as an object where their text is one, as Python's servers give them. */
