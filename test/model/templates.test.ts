@@ -75,6 +75,7 @@ test.each([
     '0 1 -1 1000 1000 7',
   ],
   ["{{ '5%' | float }} {{ ' .5 ' | float }} {{ 'x' | float(1) }} {{ true | int }} {{ none | int }}", '0.0 0.5 1 1 0'],
+  ['{{ missing is sequence }} {{ pairs is sequence }} {{ 1 is not sequence }}', 'True True True'],
   [
     "{{ true is number }} {{ 1.5 is number }} {{ '' is lower }} {{ '1' is upper }} {{ 'a' is lower }}",
     'True True False False True',
