@@ -81,6 +81,32 @@ test("white space around added tokens, and at a text's ends, is taken away as Py
   expect(ids('\u0085\ufeffa \u0085', { normalizer })).toEqual([2, 0])
 })
 
+test('a template adds tokens by their ids, whatever their names are', async () => {
+  const model = { type: 'WordLevel', vocab: { a: 0, x: 1 } }
+  const added_tokens = [{ id: 2, content: '<new>', special: true }]
+  const template = (ids: number[]) => ({
+    type: 'TemplateProcessing',
+    single: [{ SpecialToken: { id: '<old>', type_id: 0 } }, { Sequence: { id: 'A', type_id: 0 } }],
+    pair: [],
+    special_tokens: { '<old>': { id: '<old>', ids, tokens: ['<old>'] } },
+  })
+  expect(tokenizerOf({ model, added_tokens, post_processor: template([2, 1]) }).encode('a')).toEqual([2, 1, 0])
+  const inner = { type: 'Sequence', processors: [{ type: 'ByteLevel' }, template([2])] }
+  expect(tokenizerOf({ model, added_tokens, post_processor: inner }).encode('a')).toEqual([2, 0])
+  expect(await userErrorOf(() => tokenizerOf({ model, added_tokens, post_processor: template([3]) }))).toContain(
+    'its post_processor adds the token 3, which it does not have',
+  )
+})
+
+test('keys of tokenizer_config.json that only other tokenizers know change no text', () => {
+  const model = { type: 'BPE', vocab: { a: 0, ' ': 1, A: 2 }, merges: [] }
+  const tokenizerConfig = { remove_space: true, do_lowercase_and_remove_accent: true }
+  const parts = { label: 'folder', tokenizerJson: { added_tokens: [], model }, chatTemplate: null, eosTokenIds: [] }
+  expect(makeTokenizer({ ...parts, tokenizerConfig }).encode(' A  a ')).toEqual([1, 2, 1, 1, 0, 1])
+  const words = { type: 'WordLevel', vocab: { a: 0, '<unk>': 1 }, unk_token: '<unk>' }
+  expect([tokenizerOf({ model: words }).encode('b'), tokenizerOf({ model: words }).encode('a')]).toEqual([[1], [0]])
+})
+
 test.each<[Json, string]>([
   [
     { added_tokens: [{ id: 1, content: 'model', single_word: true }] },

@@ -36,9 +36,9 @@ export function exactForm(tokenizerJson: Json, tokenizerConfig: Json): Json {
     throw new Error(`its continuing_subword_prefix is ${JSON.stringify(prefix)}; BPE models are supported only without one`)
   return {
     normalizer: null,
-    post_processor: null,
     ...tokenizerJson,
     added_tokens: added,
+    post_processor: exactPostProcessor((tokenizerJson.post_processor ?? null) as Json | null, contentsOf(tokenizerJson, added)),
     pre_tokenizer: exactPreTokenizer((tokenizerJson.pre_tokenizer ?? null) as Json | null),
     decoder: exactDecoder((tokenizerJson.decoder ?? null) as Json | null),
   }
@@ -48,6 +48,32 @@ interface AddedToken {
   id: number
   content?: string
   single_word?: boolean
+}
+
+/** A token's content by its id. */
+function contentsOf({ model }: Json, added: AddedToken[]): (id: number) => string {
+  const { vocab = {} } = (model ?? {}) as { vocab?: Record<string, number> | [string, number][] }
+  return (id) => {
+    const known = Array.isArray(vocab) ? vocab[id]?.[0] : Object.keys(vocab).find((content) => vocab[content] === id)
+    const content = added.find((token) => token.id === id)?.content ?? known
+    if (content === undefined) throw new Error(`its post_processor adds the token ${id}, which it does not have`)
+    return content
+  }
+}
+
+/** A template's special tokens have names and ids. The library takes the names for tokens; Python adds the ids. */
+function exactPostProcessor(post: Json | null, contentOf: (id: number) => string): Json | null {
+  if (post?.type === 'Sequence')
+    return { ...post, processors: ((post.processors ?? []) as Json[]).map((part) => exactPostProcessor(part, contentOf)) }
+  if (post?.type !== 'TemplateProcessing') return post
+  const named = (post.special_tokens ?? {}) as Record<string, { ids?: number[] } | undefined>
+  const written = (parts: unknown) =>
+    ((parts ?? []) as { SpecialToken?: { id: string } }[]).flatMap((part) => {
+      const { SpecialToken: token } = part
+      const ids = token && named[token.id]?.ids
+      return ids ? ids.map((id) => ({ SpecialToken: { ...token, id: contentOf(id) } })) : [part]
+    })
+  return { ...post, single: written(post.single), pair: written(post.pair) }
 }
 
 /** GPT-2's split, as Rust's ByteLevel has it built in. */

@@ -159,7 +159,9 @@ class HuggingFaceTokenizer implements Tokenizer {
     this.hasChatTemplate = parts.chatTemplate !== null
     this.#byteLevel = JSON.stringify(parts.tokenizerJson.decoder ?? null).includes('"ByteLevel"')
     try {
-      const config = { ...parts.tokenizerConfig, clean_up_tokenization_spaces: false, additional_special_tokens: [] }
+      // Other keys of tokenizer_config.json would change texts here, and do not in Python; the unknown token is that of tokenizer.json.
+      const { unk_token } = (parts.tokenizerJson.model ?? {}) as Json
+      const config = { eos_token: contentOf(parts.tokenizerConfig.eos_token), unk_token, clean_up_tokenization_spaces: false }
       this.#library = new LibraryTokenizer(exactForm(parts.tokenizerJson, parts.tokenizerConfig), config)
       correct(this.#library as unknown as Parts)
     } catch (error) {
