@@ -116,6 +116,9 @@ describe('a byte-level tokenizer of a folder', () => {
     writeFileSync(join(dir, 'chat_template.jinja'), "{{ raise_exception('roles must alternate') }}")
     const refusing = await loadTokenizer(dir, [])
     expect(await userErrorOf(() => refusing.renderChat(messages))).toContain('does not take these messages: roles must alternate')
+    expect(await userErrorOf(() => refusing.renderChat(messages, { chatTemplate: '{% raw %}' }))).toBe(
+      'The chat_template of the request cannot be read: Unknown statement type: raw.',
+    )
   })
   test("is told of tools by the template's list entry tool_use, and its list is saved as it is", async () => {
     const named = ['default', 'tool_use'].map((name) => ({ name, template: `${name} {{ tools | tojson }}` }))

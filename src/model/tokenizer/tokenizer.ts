@@ -203,15 +203,20 @@ class HuggingFaceTokenizer implements Tokenizer {
         'continue_final_message and add_generation_prompt are both set; an answer is either started or continued.',
       )
     const variables: Json = { tools, documents: null, ...specialTokens(tokenizerConfig) }
+    const whose = given ? 'The chat_template of the request' : `The chat template of ${label}`
+    let template: ReturnType<typeof compileTemplate>
     try {
-      const template = given ? compileTemplate(source) : this.#compiled(source)
-      const prompt = options.addGenerationPrompt ?? !goesOn
-      const written = (shown: readonly object[]) =>
-        template({ ...variables, ...options.variables, messages: shown, add_generation_prompt: prompt })
+      template = given ? compileTemplate(source) : this.#compiled(source)
+    } catch (error) {
+      throw new UserError(`${whose} cannot be read: ${messageOf(error)}.`)
+    }
+    const prompt = options.addGenerationPrompt ?? !goesOn
+    const written = (shown: readonly object[]) =>
+      template({ ...variables, ...options.variables, messages: shown, add_generation_prompt: prompt })
+    try {
       return goesOn ? unfinished(messages, written) : rendered(messages, written)
     } catch (error) {
       if (error instanceof UserError) throw error
-      const whose = given ? 'The chat_template of the request' : `The chat template of ${label}`
       throw new UserError(`${whose} does not take these messages: ${messageOf(error)}.`)
     }
   }
