@@ -17,7 +17,7 @@ import { Pace } from './pace.ts'
 import { emptyPlan, fill, isEmpty, type Plan } from './plan.ts'
 import { BufferPool, GpuBuffer, GpuTexture } from './pool.ts'
 import { ReadBuffers } from './read-buffers.ts'
-import { growArena, PlacedScratch, ScratchTrace, type Piece } from './scratch.ts'
+import { growArena, orAsBefore, PlacedScratch, ScratchTrace, type Piece } from './scratch.ts'
 import { SecondCopies, takesSecondCopies } from './second-copies.ts'
 import { DeviceShare } from './share.ts'
 import { capacityOf, type Count } from './size.ts'
@@ -233,12 +233,13 @@ export class Gpu {
 
   /**
    * Allocates what recording these plans needs, compiles their kernels, and waits until the device has confirmed the memory. Call it before plans
-   * that may be too large. What was allocated remains allocated, even if this throws.
+   * that may be too large. If the device refuses, the arena is as before.
    * @param used whether all of these plans are about to run @param least as in `record` @throws GpuMemoryError
    */
   async makeRoom(fns: () => (() => void)[], arena: GpuBuffer[], used = true, least = 0): Promise<void> {
     this.flush()
-    await withinMemory(this.device, () => growArena(this.pool, this.#scratchOf(fns(), least), arena))
+    const grow = () => withinMemory(this.device, () => growArena(this.pool, this.#scratchOf(fns(), least), arena))
+    await orAsBefore(this.pool, arena, grow)
     await this.kernels.compile(used)
   }
 

@@ -137,6 +137,22 @@ export function growArena(pool: BufferPool, pieces: Piece[], arena: GpuBuffer[])
   return places
 }
 
+/**
+ * Runs `grow`. If it fails, gives back what it has added to the arena: a buffer that the device refused looks like any other, and smaller plans would
+ * use it.
+ */
+export async function orAsBefore(pool: BufferPool, arena: GpuBuffer[], grow: () => Promise<void>): Promise<void> {
+  const before = new Set(arena)
+  try {
+    await grow()
+  } catch (error) {
+    const added = arena.filter((buffer) => !before.has(buffer))
+    arena.splice(0, Infinity, ...arena.filter((buffer) => before.has(buffer)))
+    pool.returnArena(added)
+    throw error
+  }
+}
+
 /** The second run: hands out the places of the pieces. */
 export class PlacedScratch {
   readonly #buffers: GpuBuffer[]

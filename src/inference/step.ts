@@ -105,7 +105,7 @@ export class StepCommands {
   #vary = false
   /** Whether the last step had prompt rows. */
   #prompts = false
-  /** Whether `makeReady` was called, or need not be. */
+  /** Whether `makeReady` has succeeded, or need not be called. */
   ready: boolean
   /** Scratch of all plans, and the minimum size of its buffers in bytes. */
   readonly #arena: GpuBuffer[] = []
@@ -173,9 +173,9 @@ export class StepCommands {
     const { maxLength, maxRows, maxSequences } = this.#sizes
     const most = roundRows(maxSequences)
     this.#decoder.rotary.table(maxLength)
-    this.ready = true
     const bodies = [maxRows, most].map((rows) => () => this.#recordBody({ rows, prompts: rows === maxRows, mixed: false }))
     await this.#gpu.makeRoom(() => [...bodies, () => this.#sampler.draw(most)], this.#arena, this.#sizes.full, this.#least)
+    this.ready = true
   }
 
   /** Records the whole step in one turn of the event loop, so that no other commands come in between. `read` or `send` submits it. */

@@ -3,6 +3,7 @@ import { expect, onTestFinished, test } from 'vitest'
 import { withinMemory } from '../../src/gpu/device-errors.ts'
 import { DeviceLostError, GpuMemoryError } from '../../src/gpu/errors.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
+import type { GpuBuffer } from '../../src/gpu/pool.ts'
 
 async function open(): Promise<Gpu> {
   const gpu = await Gpu.open()
@@ -44,6 +45,30 @@ test.skipIf(!refuses)('what is asked for outside of one is heard of at the next 
   expect(await thrown(gpu.sync())).toBeInstanceOf(GpuMemoryError)
   expect(gpu.failure).toBeInstanceOf(GpuMemoryError)
   expect(gpu.lost).toBeUndefined()
+})
+
+test.skipIf(!refuses)('scratch that the device refused is not kept for smaller plans', async () => {
+  const gpu = await open()
+  const { device } = gpu
+  const make = device.createBuffer.bind(device)
+  // More than a MiB is asked for as the size that this driver refuses.
+  device.createBuffer = (asked) => make(asked.size > 2 ** 20 ? { ...asked, size: gpu.facts.limits.maxBuffer } : asked)
+  const arena: GpuBuffer[] = []
+  const y = gpu.upload(Float32Array.of(0), 'y')
+  const work = (bytes: number) => (): void => {
+    const scratch = gpu.pool.acquire(bytes, 'large')
+    gpu.clear(scratch)
+    gpu.copy(scratch, 0, y, 0, 4)
+    scratch.release()
+  }
+  const before = gpu.pool.bytesReserved
+  expect(await thrown(gpu.makeRoom(() => [work(2 ** 21)], arena))).toBeInstanceOf(GpuMemoryError)
+  expect(gpu.pool.bytesReserved).toBeLessThan(before + 1024)
+  await gpu.makeRoom(() => [work(4096)], arena)
+  gpu.write(y, Float32Array.of(7))
+  gpu.replay(gpu.record(work(4096), arena))
+  expect(await gpu.readF32(y, 1)).toEqual(Float32Array.of(0))
+  expect(gpu.failure).toBeUndefined()
 })
 
 test('a device that is gone is told from one that has reported something else', async () => {

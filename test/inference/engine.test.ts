@@ -321,7 +321,7 @@ describe.each(ways)('a step that fails, $way', ({ ahead, readBlock }) => {
     decoder.rotary.table(64)
     gpu.pool.trim()
     gpu.pool.limitBytes = gpu.pool.bytesReserved
-    // The first ends before any step, for want of room for one; the second while its step is recorded.
+    // Both end before any step, for want of room for one.
     for (let i = 0; i < 2; i++) await expect(engine.generate(request)).rejects.toThrow(GpuMemoryError)
     gpu.pool.limitBytes = Infinity
     const result = await engine.generate(request)
@@ -358,6 +358,27 @@ describe.each(ways)('a step that fails, $way', ({ ahead, readBlock }) => {
       missing.add(/'(.*)'/.exec(outcome.message)![1])
     }
     expect([...missing]).toEqual(expect.arrayContaining(['logits', 'changed logits']))
+    await engine.close()
+    decoder.release()
+  })
+
+  it('that the device has no memory for are rejected, and the next request asks again', async () => {
+    const decoder = await goldenDecoder(gpu, 'llama')
+    const engine = engineOf(decoder)
+    const request = { promptIds: prompts[1], sampling: sampling() }
+    const { device } = gpu
+    const [make, refused] = [device.createBuffer.bind(device), gpu.facts.limits.maxBuffer]
+    decoder.rotary.table(64)
+    gpu.pool.trim()
+    // The software driver promises a larger buffer than it makes; a real GPU would have to be filled for this.
+    device.createBuffer = (asked) => make(asked.label === 'scratch' && gpu.facts.software ? { ...asked, size: refused } : asked)
+    try {
+      if (gpu.facts.software) for (let i = 0; i < 2; i++) await expect(engine.generate(request)).rejects.toThrow(GpuMemoryError)
+    } finally {
+      device.createBuffer = make
+    }
+    expect((await engine.generate(request)).ids.length).toBeGreaterThan(0)
+    expect(gpu.failure).toBeUndefined()
     await engine.close()
     decoder.release()
   })
