@@ -1,7 +1,7 @@
 /**
  * How much of a plan goes out in one submit on a GPU. Operating systems end a submit that takes too long, and the device is lost: Linux's amdgpu
  * after 10 s, Intel's xe after 5 s, and others have limits too. A whole micro-batch can take that long on a weak GPU, or with a large model on any
- * GPU. So a plan is sent in submits of about `aimed` ms, judged by how long it took the last time. Drivers watch each submit, not the queue, so
+ * GPU. So a plan is sent in submits of about `aimed` ms, judged by how long it took before. Drivers watch each submit, not the queue, so
  * nothing waits between submits. Results do not depend on any of this.
  */
 import type { Command } from './commands.ts'
@@ -26,8 +26,11 @@ const nothing = (): Sent => ({ plans: new Set(), workgroups: 0, since: Infinity 
 const workgroupsOf = (command: Command): number => ('kernel' in command ? command.workgroups.reduce((a, b) => a * b, 1) : 1)
 
 export class Pace {
-  /** Milliseconds per workgroup, from the last wait for the plan. */
-  readonly #rates = new WeakMap<Plan, number>()
+  /**
+   * Milliseconds per workgroup, from the last two waits for the plan; the larger one counts. If two waits are seen to end together, as after the process
+   * was stopped for a while, the second one seems to have taken no time.
+   */
+  readonly #rates = new WeakMap<Plan, [number, number]>()
   readonly #now: () => number
   #sent = nothing()
   /** When the last wait ended. */
@@ -44,7 +47,8 @@ export class Pace {
    */
   begin(plan: Plan): (command: Command) => boolean {
     this.#sent.plans.add(plan)
-    const rate = this.#rates.get(plan)
+    const rates = this.#rates.get(plan)
+    const rate = rates && Math.max(...rates)
     let [commands, workgroups] = [0, 0]
     return (command) => {
       commands++
@@ -72,7 +76,7 @@ export class Pace {
       const now = this.#now()
       // The device executes its queue in order.
       const rate = (now - Math.max(since, this.#done)) / workgroups
-      if (workgroups > 0) for (const plan of plans) this.#rates.set(plan, rate)
+      if (workgroups > 0) for (const plan of plans) this.#rates.set(plan, [this.#rates.get(plan)?.[1] ?? rate, rate])
       this.#done = now
     }
   }

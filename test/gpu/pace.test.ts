@@ -88,6 +88,25 @@ test('waits that overlap have a time of their own each', () => {
   expect(slow.replay(plan, commandsOf(100, 100))).toEqual([500, 500])
 })
 
+test('of waits that are seen to end together, as after the process was stopped, the second does not make the plan look quick', () => {
+  const [slow, plan] = [new Slow(0.1), emptyPlan()]
+  const commands = commandsOf(1000, 200)
+  slow.replay(plan, commands)
+  const begin = (): (() => void) => {
+    pace.begin(plan)
+    pace.sent(commands)
+    return pace.wait()
+  }
+  const { pace } = slow
+  const [first, second] = [begin(), begin()]
+  slow.now += 60_000 // both took 20 s of these
+  first()
+  second()
+  expect(Math.max(...slow.replay(plan, commands))).toBeLessThan(600)
+  expect(slow.replay(plan, commands).length).toBeLessThan(150)
+  expect(slow.replay(plan, commands)).toHaveLength(40)
+})
+
 const opened = await openDevice({ checks: true })
 const gpu = new Gpu({ ...opened, facts: { ...opened.facts, software: false } })
 afterAll(() => gpu.close())
