@@ -20,16 +20,17 @@ export class DeviceShare {
   engines = 0
   /** Minimum training time, as a fraction of the engine's time. */
   least = leastShare
-  /** Number of engines that have requests to run. */
+  /** Number of engines that have requests to run, and since when (by `performance.now()`) there has been one. */
   #busy = 0
+  #since = 0
   /** Milliseconds that training is owed: its share of the engines' time, minus the time it got while they were busy. */
   #owed = 0
   /** Sections that wait for their turn: more than one where several batches are scored at the same time. */
   readonly #waiting: (() => void)[] = []
 
   /** Called when an engine gets requests to run; followed by one call of `rest`. */
-  work(): void {
-    this.#busy++
+  work(now = performance.now()): void {
+    if (this.#busy++ === 0) this.#since = now
   }
 
   /** Called when an engine has no requests left. */
@@ -57,10 +58,10 @@ export class DeviceShare {
     await new Promise<void>((resolve) => this.#waiting.push(resolve))
   }
 
-  /** Called when a section of training has ended; it took `ms`. */
-  trained(ms: number): void {
+  /** Called when a section of training has ended. Its time before an engine got requests is not counted. */
+  trained(begin: number, end: number): void {
     if (this.#busy === 0) this.#owed = 0
-    else this.#owed -= ms
+    else this.#owed -= Math.max(0, end - Math.max(begin, this.#since))
   }
 }
 
@@ -79,7 +80,7 @@ export async function sendInSections(gpu: Gpu, plan: Plan, values: Record<string
     const begin = performance.now()
     const done = gpu.sync({ name: `section ${i} of ${plan.cuts.length}`, work }).then(() => {
       const end = performance.now()
-      share.trained(end - Math.max(begin, last))
+      share.trained(Math.max(begin, last), end)
       last = end
     })
     // Whoever waits throws its error: the await below, or the next read-back.

@@ -16,8 +16,8 @@ test('training waits while an engine has requests, and goes on when the last one
   const share = new DeviceShare()
   expect(await may(share)).toBe(true)
   expect(share.idle).toBe(true)
-  share.work()
-  share.work()
+  share.work(0)
+  share.work(0)
   expect(share.idle).toBe(false)
   let given = false
   void share.turn().then(() => (given = true))
@@ -31,13 +31,13 @@ test('training waits while an engine has requests, and goes on when the last one
 
 test('several that wait all get their turn: one for each time that training is owed, and the others when the engines rest', async () => {
   const share = new DeviceShare()
-  share.work()
+  share.work(0)
   const given: string[] = []
   for (const who of ['a', 'b', 'c']) void share.turn().then(() => given.push(who))
   share.stepped(10)
   await turn()
   expect(given).toEqual(['a'])
-  share.trained(10)
+  share.trained(0, 10)
   share.rest()
   await turn()
   expect(given).toEqual(['a', 'b', 'c'])
@@ -49,7 +49,7 @@ test.each([
   { step: 5, section: 200 },
 ])('neither starves: steps of $step ms, sections of $section ms', async ({ step, section }) => {
   const share = new DeviceShare()
-  share.work()
+  share.work(0)
   let [engine, trained, between] = [0, 0, 0]
   let mostBetween = 0
   const trainer = (async () => {
@@ -58,7 +58,7 @@ test.each([
       if (engine >= 20_000) return
       trained += section
       mostBetween = Math.max(mostBetween, ++between)
-      share.trained(section)
+      share.trained(0, section)
     }
   })()
   while (engine < 20_000) {
@@ -72,4 +72,20 @@ test.each([
   // A sixteenth, to one section.
   expect(Math.abs(trained - engine / 16)).toBeLessThanOrEqual(Math.max(section, step))
   expect(mostBetween).toBe(1)
+})
+
+test('a section that was sent while no engine had anything to run counts only from when one had', async () => {
+  const share = new DeviceShare()
+  await share.turn()
+  share.work(990)
+  // 10 of its 1,000 ms, which 160 ms of the engine's time make up for.
+  share.trained(0, 1000)
+  let given = false
+  void share.turn().then(() => (given = true))
+  share.stepped(159)
+  await turn()
+  expect(given).toBe(false)
+  share.stepped(2)
+  await turn()
+  expect(given).toBe(true)
 })

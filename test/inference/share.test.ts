@@ -48,13 +48,13 @@ test.each([
 ])('beside an engine that never rests (%j) training gets its share', async (least, share) => {
   const device = new DeviceShare()
   if (least !== undefined) device.least = least
-  device.work()
+  device.work(0)
   let sections = 0
   let ends = false
   const training = (async () => {
     for (await device.turn(); !ends; await device.turn()) {
       sections++
-      device.trained(1)
+      device.trained(0, 1)
     }
   })()
   for (let step = 0; step < 320; step++) {
