@@ -1,7 +1,11 @@
-/** Mappable buffers for read-backs. The last few are kept and reused if their size fits. */
+/**
+ * Mappable buffers for read-backs. The last few are kept and reused if their size fits, except large ones: a checkpoint reads weights and moments, and
+ * their buffers would hold as much memory until the next one.
+ */
 
-/** Number of buffers kept. */
+/** Number of buffers kept, and the largest size that is. A step reads some numbers per token. */
 const kept = 8
+const mostBytes = 4 * 2 ** 20
 
 export class ReadBuffers {
   readonly #device: GPUDevice
@@ -24,6 +28,7 @@ export class ReadBuffers {
 
   /** Returns a buffer, which must be unmapped. */
   give(buffer: GPUBuffer): void {
+    if (buffer.size > mostBytes) return buffer.destroy()
     this.#free.push(buffer)
     if (this.#free.length > kept) this.#free.shift()!.destroy()
   }

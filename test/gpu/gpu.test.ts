@@ -8,6 +8,7 @@ import { GpuError } from '../../src/gpu/errors.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { collectAll } from '../../src/gpu/heap.ts'
 import { sizeClass, type GpuBuffer } from '../../src/gpu/pool.ts'
+import { ReadBuffers } from '../../src/gpu/read-buffers.ts'
 import { releaseWeight, uploadWeight } from '../../src/kernels/common/weight.ts'
 import { linear } from '../../src/kernels/matmul/matmul.ts'
 
@@ -236,6 +237,25 @@ describe('commands', () => {
 })
 
 describe('plans', () => {
+  test('of what is read, large buffers are not kept for the next read', async () => {
+    const [small, large] = [256, 5 * 2 ** 20].map((bytes) => gpu.pool.acquire(bytes, 'read', { exact: true }))
+    const buffers = new ReadBuffers(gpu.device)
+    const taken = [small, large].map(({ bytes }) => buffers.take(bytes))
+    for (const buffer of taken) buffers.give(buffer)
+    await taken[0].mapAsync(GPUMapMode.READ)
+    taken[0].unmap()
+    gpu.device.pushErrorScope('validation')
+    await expect(taken[1].mapAsync(GPUMapMode.READ)).rejects.toThrow()
+    expect((await gpu.device.popErrorScope())?.message).toMatch(/destroyed/)
+    await gpu.read(small)
+    await gpu.read(large)
+    const before = gpu.readBuffersMade
+    await gpu.read(small)
+    expect(gpu.readBuffersMade).toBe(before)
+    await gpu.read(large)
+    expect(gpu.readBuffersMade).toBe(before + 1)
+    for (const buffer of [small, large]) buffer.release()
+  })
   test('replay gives what eager commands give, makes nothing, and sees new contents of buffers', async () => {
     const [x, y, z] = [gpu.upload(floats(1, 2), 'x'), gpu.pool.acquire(8, 'y'), gpu.pool.acquire(8, 'z')]
     const run = (): void => {
