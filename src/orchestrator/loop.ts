@@ -60,10 +60,11 @@ export interface LoopResult {
 export async function trainingLoop(parts: LoopParts, options: LoopOptions): Promise<LoopResult> {
   const { orchestrator, monitor, publish, train, save } = parts
   const { firstStep, maxSteps, maxAsyncLevel, saveSteps, stop } = options
-  let [done, saved] = [firstStep, firstStep]
+  // `current`: the step that is made, evaluated or saved; the last one if the user asks to stop.
+  let [done, saved, current] = [firstStep, firstStep, firstStep]
   let [after, row]: [Evaluated[], Metrics?] = [[]]
   // Rollouts of later steps would not be trained on any more, and the current step finishes sooner without them.
-  const abandon = () => orchestrator.abandonAfter(done + 1)
+  const abandon = () => orchestrator.abandonAfter(current)
   stop.addEventListener('abort', abandon)
   try {
     const begun = await evaluate(parts, options, firstStep, 'begin')
@@ -72,7 +73,7 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
     if (firstStep > 0 && row && parts.isBest?.(firstStep, row)) await save(firstStep, row)
 
     while (done < maxSteps && !stop.aborted) {
-      const step = done + 1
+      const step = (current = done + 1)
       const begin = performance.now()
       // With maxAsyncLevel = 1, the rollouts of step n + 1 start before step n is trained, so they are up to one step off-policy.
       for (let ahead = step; ahead <= Math.min(step + maxAsyncLevel, maxSteps); ahead++) orchestrator.prepare(ahead)

@@ -288,6 +288,21 @@ test('a request to stop during a later evaluation: its step is saved, the half e
   expect(Object.keys(setup.rows()[1]).some((key) => key.startsWith('eval/'))).toBe(false)
 })
 
+test('a request to stop during an evaluation whose rollouts are queued behind those of the next step: nobody waits for these', async () => {
+  const setup = await setUp({
+    evaluated: true,
+    options: { evalSteps: 1 },
+    orchestrator: { maxConcurrent: 2 },
+    script: (prompt, n) => ({ text: String(n % 3), hangs: prompt.includes('train') && n >= 8 }),
+    onEval: (step) => void (step === 1 && setTimeout(() => setup.stop.abort(), 5)),
+  })
+  const begin = performance.now()
+  expect(await setup.loop()).toMatchObject({ lastStep: 1, after: [] })
+  expect(only(setup.events, 'train', 'save', 'eval')).toEqual(['eval 0', 'train 1', 'eval 1', 'save 1'])
+  // Each of them would end only at its time limit.
+  expect(performance.now() - begin).toBeLessThan(4000)
+})
+
 test('an error ends everything in flight, keeps what was learned until then, and is told', async () => {
   const { loop, events, generator, stream } = await setUp({
     script: (_, n) => (n >= 12 ? { text: '', fails: 'the judge is away', afterMs: 5 } : { text: String(n % 3) }),
