@@ -106,9 +106,13 @@ export class RunCheckpoints {
     this.#keepMicroBatch(state.extra)
     this.#best = state.best?.metric === this.#parts.ckpt.keep_best ? state.best : undefined
     const gone = removed(rewind(state.step))
-    tidyCheckpoints(folder.checkpointsPath, this.#rules, this.#best)
+    const metrics = readMetrics(folder.metricsPath)
+    const row = Object.assign({}, ...metrics.filter(({ step }) => step === state.step)) as Metrics
+    // An evaluation that a resumed run made up for is on disk before its checkpoint: a kill in between must not make it forgotten.
+    if (this.#best?.step !== state.step && this.isBest(state.step, row)) await this.save(state.step, row, state.extra)
+    else tidyCheckpoints(folder.checkpointsPath, this.#rules, this.#best)
     print(`resumed  step ${state.step} from ${dir}: ${this.#restored(dir, state)}${gone}`)
-    const rows = new Set(readMetrics(folder.metricsPath).map((row) => row.step))
+    const rows = new Set(metrics.map(({ step }) => step))
     const first = (this.#origin?.step ?? 0) + 1
     const missing = Array.from({ length: state.step + 1 - first }, (_, i) => first + i).filter((step) => !rows.has(step))
     if (missing.length > 0)

@@ -1,11 +1,18 @@
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
-import { bestStep, dataChanges, noteFork } from '../../src/cli/train-checkpoints.ts'
+import { bestStep, dataChanges, noteFork, RunCheckpoints } from '../../src/cli/train-checkpoints.ts'
 import { placeOf } from '../../src/cli/train-folder.ts'
+import { Gpu } from '../../src/gpu/gpu.ts'
+import { loadDecoder } from '../../src/model/decoder/load.ts'
+import { openModel } from '../../src/model/files/open.ts'
+import { MetricsWriter } from '../../src/monitor/metrics-writer.ts'
 import { openRunFolder } from '../../src/monitor/run-folder.ts'
 import { writeSums } from '../../src/trainer/checkpoint-sums.ts'
+import { Trainer } from '../../src/trainer/trainer.ts'
+import { freshLora, goldenPath, loraConfig, trainerOptions } from '../trainer/helpers.ts'
+import { pointed } from '../windows.ts'
 
 test('a run that goes on with other data is told what follows', () => {
   const data = { seed: 1, environments: [{ name: 'a', weight: 1, rows: 9 }] }
@@ -65,4 +72,48 @@ test('a fork of the newest checkpoint passes over one that is damaged, as --resu
   writeFileSync(file(1), '{"best":{"step"!1}}')
   expect(bestStep(join(base, 'old'))).toBeUndefined()
   await expect(fork()).rejects.toThrow(/^--fork .*old: .*step_2: state\.json /)
+})
+
+test('the best step is known although the run was killed between the row of its evaluation and the checkpoint', async () => {
+  const base = mkdtempSync(join(tmpdir(), 'dawn-rl-best-'))
+  const gpu = await Gpu.open({ checks: true })
+  const folder = openRunFolder({ outputDir: base, runName: 'run', configText: '' })
+  onTestFinished(() => {
+    gpu.close()
+    folder.close()
+    rmSync(base, { recursive: true })
+  })
+  const files = await openModel(goldenPath('llama', 'model'))
+  const trainer = new Trainer(await loadDecoder(gpu, files, freshLora()), await trainerOptions(folder.path))
+  const metrics = new MetricsWriter({ path: folder.metricsPath, onWarning: () => {} })
+  const open = () =>
+    new RunCheckpoints({
+      folder,
+      trainer,
+      weights: { lora: loraConfig, rawConfig: {} },
+      ckpt: { interval: 1, keep_last: 1, keep_best: 'eval/a/avg@1' },
+      rewind: (step) => folder.rewind(step),
+      settle: () => folder.settle(),
+      print: () => {},
+      warn: () => {},
+    })
+  const best = () => [pointed(join(folder.checkpointsPath, 'best')), bestStep(folder.path)]
+  const checkpoints = open()
+  for (const [step, value] of [
+    [1, 0.25],
+    [2, undefined],
+  ] as const) {
+    trainer.step = step
+    const row = metrics.write(step, { reward: 0, ...(value !== undefined && { 'eval/a/avg@1': value }) })
+    await checkpoints.save(step, row, {})
+  }
+  // It was asked to stop before the evaluation of step 2. Resumed, it made that, and was killed.
+  metrics.write(2, { 'eval/a/avg@1': 0.5 })
+  metrics.close()
+  expect(best()).toEqual(['step_1', 1])
+  await open().begin({ resume: { kind: 'latest' } })
+  expect(best()).toEqual(['step_2', 2])
+  const { ino } = statSync(folder.checkpointPath(2))
+  await open().begin({ resume: { kind: 'latest' } })
+  expect([...best(), statSync(folder.checkpointPath(2)).ino]).toEqual(['step_2', 2, ino])
 })
