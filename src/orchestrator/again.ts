@@ -1,4 +1,4 @@
-/** Retries of a step whose rollouts all failed: what they depend on (a judge, a tool server) may come back. */
+/** Retries of a step whose rollouts all failed: what they depend on (a judge, a tool server) may come back. Without a sampler nothing can. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { UserError } from '../common/errors.ts'
 import { pauseMs, type Pauses } from '../common/faults.ts'
@@ -8,7 +8,7 @@ import { limitKey } from '../monitor/warnings.ts'
 /** How often to retry, and the pauses in between. */
 export interface Again extends Pauses {
   tries: number
-  /** Whether it is known that retrying cannot help. */
+  /** Whether it is known that retrying cannot help, as the sampler is gone. */
   hopeless: () => boolean
 }
 
@@ -50,6 +50,16 @@ export class Replays {
       await sleep(ms, undefined, { signal }).catch(() => {})
       if (signal.aborted) throw error
     }
+  }
+
+  /**
+   * Returns the rollouts of an evaluation. Those that failed count in its metrics, unless they failed because the sampler is gone for good.
+   * @throws Error in that case: a resumed run makes the evaluation again
+   */
+  evaluated(name: string, rollouts: Rollout[]): Rollout[] {
+    const failed = rollouts.find(({ reward }) => reward === null)
+    if (!failed || this.#stop.signal.aborted || !this.#again?.hopeless()) return rollouts
+    throw new Error(`The evaluation of ${name} could not be finished: ${failed.error}.`)
   }
 }
 

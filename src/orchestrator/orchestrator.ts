@@ -134,7 +134,7 @@ export class Orchestrator {
     const stop = () => set.abort.abort('the run ends')
     options.signal?.addEventListener('abort', stop, { once: true })
     try {
-      return await this.#finish(`evaluation of ${source.name}`, set)
+      return this.#replays.evaluated(source.name, await this.#finish(`evaluation of ${source.name}`, set))
     } finally {
       options.signal?.removeEventListener('abort', stop)
     }

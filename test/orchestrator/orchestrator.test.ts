@@ -361,6 +361,23 @@ describe('a step whose rollouts all failed', () => {
   })
 })
 
+test('an evaluation whose sampler is gone is an error, not one with bad metrics; failures of other kinds count in it', async () => {
+  const env = await numbersEnv()
+  let gone = false
+  const again = { tries: 2, firstMs: 1, longestMs: 2, hopeless: () => gone }
+  const script = (_: string, n: number) => ({ text: '1', fails: n >= 3 ? 'the device was lost' : undefined })
+  const { orchestrator } = await makeOrchestrator(script, { again })
+  const held = await orchestrator.evaluate(env, evaluation)
+  expect(new Set(held.map((r) => r.error))).toEqual(new Set([null, 'the device was lost']))
+  gone = true
+  await expect(orchestrator.evaluate(env, evaluation)).rejects.toThrow(
+    'The evaluation of numbers could not be finished: the device was lost.',
+  )
+  // Whoever asked the run to stop need not be told.
+  orchestrator.abandonAfter(0)
+  expect(await orchestrator.evaluate(env, evaluation)).toHaveLength(6)
+})
+
 test('a prompt over max_prompt_len fails with both counts', async () => {
   const { orchestrator } = await makeOrchestrator(counting, { maxPromptTokens: 5 })
   await expect(orchestrator.batch(1, 0)).rejects.toThrow(/the prompt has 15 tokens, more than max_prompt_len \(5\)/)
