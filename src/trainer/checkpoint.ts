@@ -112,7 +112,7 @@ export async function saveCheckpoint(
     best?: Best
     extra?: Record<string, unknown>
     /** Adds more files to the folder before it is complete. */
-    fill?: (aside: string) => void
+    fill?: (aside: string) => Promise<void> | void
   },
 ): Promise<string> {
   const { decoder, optimizer, step } = trainer
@@ -133,7 +133,7 @@ export async function saveCheckpoint(
     const tensors = optimizerTensors(trainer, !about.lora)
     await writeSafetensors(join(aside, 'optimizer.safetensors'), tensors, { format: 'pt' })
     await writeWhole(join(aside, 'state.json'), [jsonText(state)])
-    options.fill?.(aside)
+    await options.fill?.(aside)
     await writeSums(aside, Object.keys(sizesIn(aside)))
     await writeWhole(join(aside, MARKER), [jsonText(sizesIn(aside))])
   }

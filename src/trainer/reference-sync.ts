@@ -8,11 +8,13 @@ import { copyFileSync, existsSync, linkSync, mkdirSync, readdirSync, rmSync } fr
 import { join } from 'node:path'
 import { pad, type ParameterStore } from '../autograd/parameters.ts'
 import { UserError } from '../common/errors.ts'
+import { syncFolder } from '../common/folders.ts'
 import { reloadDecoder } from '../model/decoder/reload.ts'
 import { projectionsOf, type Decoder } from '../model/decoder/decoder.ts'
 import { writeFolderWhole } from '../model/files/files.ts'
 import { openModel } from '../model/files/open.ts'
 import { readAdapter } from '../model/files/peft.ts'
+import { settleFile } from '../monitor/files.ts'
 import type { WeightsAbout } from './checkpoint.ts'
 import { writeSamplerWeights } from './sampler-weights.ts'
 
@@ -56,9 +58,15 @@ export class ReferenceSync {
     await this.#read()
   }
 
-  /** Adds the reference's files to a checkpoint folder, unless the reference was never updated. They are hard links where the disk supports them. */
-  saveTo(checkpoint: string): void {
-    if (this.#moved) link(this.#path, join(checkpoint, FOLDER))
+  /**
+   * Adds the reference's files to a checkpoint folder, unless the reference was never updated. They are hard links where the disk supports them.
+   * Resolves when they are on disk.
+   */
+  async saveTo(checkpoint: string): Promise<void> {
+    if (!this.#moved) return
+    const to = join(checkpoint, FOLDER)
+    for (const copied of link(this.#path, to)) await settleFile(copied)
+    await syncFolder(to)
   }
 
   /**
@@ -103,13 +111,16 @@ export class ReferenceSync {
 const frozenStore = ({ layers }: Decoder): ParameterStore | undefined =>
   layers.flatMap((layer) => projectionsOf(layer).flat()).find(({ lora }) => lora)?.lora?.store
 
-function link(from: string, to: string): void {
+/** Fills a new folder with hard links to the files of another, or copies. @returns the paths of the copies */
+function link(from: string, to: string): string[] {
   mkdirSync(to)
-  for (const name of readdirSync(from)) {
+  return readdirSync(from).flatMap((name) => {
     try {
       linkSync(join(from, name), join(to, name))
+      return []
     } catch {
       copyFileSync(join(from, name), join(to, name))
+      return [join(to, name)]
     }
-  }
+  })
 }

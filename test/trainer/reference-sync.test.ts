@@ -1,7 +1,8 @@
 /** A reference model that is moved on: what it is after a move, what a checkpoint keeps of it, and what comes back. */
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, statSync } from 'node:fs'
+import { existsSync, fstatSync, mkdirSync, mkdtempSync, readdirSync, statSync } from 'node:fs'
+import { open as openFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { describe, expect, test } from 'vitest'
+import { describe, expect, onTestFinished, test, vi } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
 import { loadDecoder, type LoadOptions } from '../../src/model/decoder/load.ts'
 import type { Decoder } from '../../src/model/decoder/decoder.ts'
@@ -114,12 +115,35 @@ describe.each(Object.keys(ways))('%s', (way) => {
   })
 })
 
+// Windows cannot open a folder.
+test.skipIf(process.platform === 'win32')(
+  'a checkpoint of it is whole only when the disk has its files and their names',
+  async () => {
+    const { sync, runFolder, release } = await open(freshLora())
+    await sync.follow()
+    const handle = await openFile(runFolder)
+    const prototype = Object.getPrototypeOf(handle) as typeof handle
+    await handle.close()
+    const synced: number[] = []
+    const spy = vi.spyOn(prototype, 'sync').mockImplementation(function (this: typeof handle) {
+      synced.push(fstatSync(this.fd).ino)
+      return Promise.resolve()
+    })
+    onTestFinished(() => spy.mockRestore())
+    const checkpoint = join(runFolder, 'step_2')
+    mkdirSync(checkpoint)
+    await sync.saveTo(checkpoint)
+    expect(synced).toEqual([statSync(join(checkpoint, 'reference')).ino])
+    await release()
+  },
+)
+
 test('a run whose reference has no weights of its own does not take over one that was moved', async () => {
   const moved = await open(freshLora())
   await moved.sync.follow()
   const checkpoint = join(moved.runFolder, 'step_2')
   mkdirSync(checkpoint)
-  moved.sync.saveTo(checkpoint)
+  await moved.sync.saveTo(checkpoint)
   await moved.release()
   const { sync, release } = await open(freshLora(), 0)
   await expect(sync.restore(checkpoint)).rejects.toThrow(UserError)
