@@ -2,8 +2,9 @@
 import type { Rollout, SamplingParams } from '../common/types.ts'
 import type { Gate } from '../environments/index.ts'
 import { rolloutsLeft } from '../monitor/progress.ts'
+import type { OrchestratorOptions } from './options.ts'
 import type { Meter, Slots } from './slots.ts'
-import type { RunEnvironment, Task } from './tasks.ts'
+import type { Task } from './tasks.ts'
 
 /** Rollouts that are awaited together: those of a training step or of an evaluation. */
 export interface RolloutSet {
@@ -68,18 +69,28 @@ export function gateOf(flight: Flight, samplers: Slots, meters: readonly Meter[]
 /** Number of turns assumed for environments without a limit, whose rollouts end at max_seq_len. */
 const ENDLESS = 1000
 
+type LimitOptions = Pick<
+  OrchestratorOptions,
+  | 'generationTimeoutSeconds'
+  | 'rewardTimeoutSeconds'
+  | 'environments'
+  | 'maxConcurrent'
+  | 'maxSampling'
+  | 'rolloutsPerExample'
+  | 'evalRolloutsPerExample'
+>
+
 /**
  * The longest that a set of rollouts may take, in milliseconds. A safety net, since each rollout has time limits of its own.
  * @param inFlight rollouts of all sets that have not ended
- * @param atOnce how many of them can be played at once
  */
-export function limitMs(
-  { spares }: RolloutSet,
-  inFlight: number,
-  atOnce: number,
-  options: { generationTimeoutSeconds: number; rewardTimeoutSeconds: number; environments: readonly RunEnvironment[] },
-): number {
-  const { generationTimeoutSeconds, rewardTimeoutSeconds, environments } = options
+export function limitMs({ spares }: RolloutSet, inFlight: number, options: LimitOptions): number {
+  const { generationTimeoutSeconds, rewardTimeoutSeconds, environments, maxConcurrent, maxSampling } = options
+  // A group that plays together waits until it has all its places, and up to one less than these are free meanwhile.
+  const group = environments.some(({ env }) => env.playsGroups)
+    ? Math.max(options.rolloutsPerExample, options.evalRolloutsPerExample ?? 1)
+    : 1
+  const atOnce = Math.max(1, Math.min(maxSampling, maxConcurrent + 1 - group))
   const rounds = 1 + spares + Math.ceil(inFlight / atOnce)
   // Each turn is an answer and the environment's response (none after the last answer). Then the rollout is scored, and possibly its group.
   const turns = Math.max(...environments.map(({ env }) => (env.maxTurns === -1 ? ENDLESS : (env.maxTurns ?? 1))))

@@ -227,9 +227,9 @@ export class Orchestrator {
 
   /** Waits for a set of rollouts and shows progress under `name`. Its time limit is only a safety net, as each rollout has time limits of its own. */
   async #finish(name: string, set: RolloutSet): Promise<Rollout[]> {
-    const { progress, maxConcurrent, maxSampling } = this.#options
+    const { progress } = this.#options
     const inFlight = [...this.#sets].reduce((sum, { pending }) => sum + pending.size, 0)
-    const limit = limitMs(set, inFlight, Math.min(maxConcurrent, maxSampling), this.#options)
+    const limit = limitMs(set, inFlight, this.#options)
     const wait = progress.wait(name, { limitMs: limit, hint: 'raise trainer.args.generation_timeout' })
     wait.say(() => `${name}: ${left(set.pending, set.total)}`)
     try {

@@ -16,14 +16,37 @@ test('the limit of a set has room for every turn and both scorings of the enviro
     dataset: [{ prompt: 'q' }],
     evalSize: 0,
   })
+  const options = {
+    generationTimeoutSeconds: 10,
+    rewardTimeoutSeconds: 3,
+    maxConcurrent: 1,
+    maxSampling: 1,
+    rolloutsPerExample: 1,
+  }
   const limit = (...environments: RunEnvironment[]) =>
-    limitMs({ spares: 0 } as RolloutSet, 1, 1, { generationTimeoutSeconds: 10, rewardTimeoutSeconds: 3, environments }) / 2000
+    limitMs({ spares: 0 } as RolloutSet, 1, { ...options, environments }) / 2000
   expect(limit(single)).toBe(10 + 3)
   // Three answers, and the environment's work between them.
   expect(limit(single, turns(3))).toBe(5 * 10 + 3)
   // Without a limit of its own, a rollout ends at max_seq_len alone.
   expect(limit(turns(-1), turns(3))).toBeGreaterThan(1000 * 10)
   expect(limit(single, { name: 'grouped', env: grouped, weight: 1 })).toBe(10 + 2 * 3)
+})
+
+test('the limit of a set counts places that a group which plays together has to leave free', async () => {
+  const single = await numbersEnv()
+  const together = { ...single, env: Object.assign(Object.create(single.env), { playsGroups: true }) as typeof single.env }
+  const options = {
+    generationTimeoutSeconds: 10,
+    rewardTimeoutSeconds: 1,
+    maxConcurrent: 7,
+    maxSampling: 64,
+    rolloutsPerExample: 4,
+  }
+  const limit = (...environments: RunEnvironment[]) => limitMs({ spares: 0 } as RolloutSet, 120, { ...options, environments })
+  expect(limit(single)).toBeLessThan(20 * 11_000)
+  // 30 groups of 4, one at a time, as there is no room for a second one.
+  expect(limit(single, together)).toBeGreaterThanOrEqual(30 * 11_000)
 })
 
 test('who comes again, and a group in the place of another, go before those that wait', async () => {
