@@ -267,7 +267,7 @@ interface SftLoopOptions {
   maxSteps: number
   /** Steps between two checkpoints; 0: save only at the end. */
   saveSteps: number
-  /** `row`: the metrics of the step; undefined if an error ended the run. */
+  /** `row`: the metrics of the step; undefined if they could not be written. */
   save: (row: Metrics | undefined) => Promise<void>
   /** Called before the step is saved, so that a checkpoint's row of metrics always exists. */
   onStep: (step: number, metrics: Metrics) => unknown
@@ -283,7 +283,7 @@ interface SftLoopOptions {
  * @throws the error that stopped the run, after saving the last finished step
  */
 export async function trainSft(trainer: Trainer, data: SftData, options: SftLoopOptions): Promise<void> {
-  const reached = { done: trainer.step, saved: trainer.step }
+  const reached: Reached = { done: trainer.step, saved: trainer.step }
   try {
     await steps(trainer, data, options, reached)
   } catch (error) {
@@ -291,35 +291,37 @@ export async function trainSft(trainer: Trainer, data: SftData, options: SftLoop
     if (trainer.decoder.gpu.lost || reached.done === reached.saved) throw error
     // A step that did not finish does not count.
     trainer.step = reached.done
-    await saveAfter(reached.done, () => options.save(undefined), options.warn)
+    await saveAfter(reached.done, () => options.save(reached.row), options.warn)
     throw error
   }
 }
 
-/** Runs the steps. `reached` is kept up to date for the caller: the last step that was finished, and the last that was saved. */
-async function steps(
-  trainer: Trainer,
-  data: SftData,
-  options: SftLoopOptions,
-  reached: { done: number; saved: number },
-): Promise<void> {
+/** The last step that was finished, its row of metrics once it is written, and the last step that was saved. */
+interface Reached {
+  done: number
+  row?: Metrics
+  saved: number
+}
+
+/** Runs the steps. `reached` is kept up to date for the caller. */
+async function steps(trainer: Trainer, data: SftData, options: SftLoopOptions, reached: Reached): Promise<void> {
   const { maxSteps, saveSteps, save, onStep, stopRequested, warn, around = (_, work) => work() } = options
   let saved: number | undefined
-  let row: Metrics | undefined
   // Checked before each step as well: the user may ask to stop during a save, or before the first step.
   while (trainer.step < maxSteps && !stopRequested()) {
     const step = trainer.step + 1
     const begin = performance.now()
     const { metrics } = await around(step, (progress) => trainer.trainStep(data.batch(step), { warn, progress }))
-    row = {
+    const row: Metrics = {
       ...metrics,
       'time/step': (performance.now() - begin) / 1000,
       ...(saved !== undefined && { 'time/save_ckpt': saved }),
     }
     saved = undefined
     // From here on the weights are those of this step, even if writing its row of metrics fails.
-    reached.done = step
+    Object.assign(reached, { done: step, row: undefined })
     await onStep(step, row)
+    reached.row = row
     if (saveSteps <= 0 || step % saveSteps !== 0) continue
     const start = performance.now()
     await save(row)
@@ -328,7 +330,7 @@ async function steps(
   }
   // The last step, or the one during which the user asked to stop.
   if (reached.done > reached.saved) {
-    await save(row)
+    await save(reached.row)
     reached.saved = reached.done
   }
 }

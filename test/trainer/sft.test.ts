@@ -219,23 +219,24 @@ test('what was learned until an error is saved: the step before the one that fai
       decoder: { gpu: { lost } },
       trainStep: async () => {
         if (++trainer.step === 3) throw error
-        return await Promise.resolve({ metrics: {} })
+        return await Promise.resolve({ metrics: { 'loss/mean': trainer.step } })
       },
     }
-    const saved: number[] = []
-    const save = async () => void saved.push(await Promise.resolve(trainer.step))
+    const saved: [number, unknown][] = []
+    const save = async (row?: Metrics) => void saved.push([await Promise.resolve(trainer.step), row?.['loss/mean']])
     const loop = { maxSteps: 5, saveSteps: 0, save, onStep, stopRequested: () => false }
     await expect(trainSft(trainer as never, data, loop)).rejects.toThrow(/Step 3 does not fit|no row/)
     return saved
   }
-  expect(await run()).toEqual([2])
+  // With its row, for keep_best.
+  expect(await run()).toEqual([[2, 2]])
   expect(await run(new Error('lost'))).toEqual([])
   const noRow = (step: number) => {
     if (step === 2) throw new Error('no row')
   }
-  expect(await run(undefined, noRow)).toEqual([2])
-  // The third in a row; it has no row either.
-  expect(await run(undefined, undefined, new NotFiniteError(wrong))).toEqual([2])
+  expect(await run(undefined, noRow)).toEqual([[2, undefined]])
+  // The third in a row.
+  expect(await run(undefined, undefined, new NotFiniteError(wrong))).toEqual([[2, 2]])
 })
 
 test('a start that all examples share is computed once and changes nothing', async () => {
