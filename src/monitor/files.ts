@@ -20,12 +20,12 @@ import { syncFolderSync } from '../common/folders.ts'
 import { moveToSync } from '../common/renames.ts'
 
 /** Replaces `path` so that a reader, or a machine that loses power, sees the old text or the new one and never a part of either. */
-export function writeFileAtomic(path: string, text: string): void {
+export function writeFileAtomic(path: string, text: string | Iterable<string>): void {
   const aside = `${path}.${process.pid}.tmp`
   try {
     const fd = openSync(aside, 'w')
     try {
-      writeFileSync(fd, text)
+      for (const part of typeof text === 'string' ? [text] : text) writeFileSync(fd, part)
       fsyncSync(fd)
     } finally {
       closeSync(fd)
@@ -184,15 +184,19 @@ export function readJsonLines<T = Record<string, unknown>>(path: string): T[] {
 }
 
 /**
- * Removes rows from a file of JSON lines, atomically.
+ * Removes rows from a file of JSON lines, atomically. Reads it twice, as it may be too large to be held.
  * @param keeps whether a row stays
  * @returns how many rows were removed; 0 for a missing file
  */
 export function dropRows<T = Record<string, unknown>>(path: string, keeps: (row: T) => boolean): number {
-  const rows = readJsonLines<T>(path)
-  const kept = rows.filter(keeps)
-  if (kept.length < rows.length) writeFileAtomic(path, kept.map((row) => `${JSON.stringify(row)}\n`).join(''))
-  return rows.length - kept.length
+  let count = 0
+  for (const { row } of jsonLines<T>(path)) if (!keeps(row)) count++
+  if (count > 0) writeFileAtomic(path, keptLines(path, keeps))
+  return count
+}
+
+function* keptLines<T>(path: string, keeps: (row: T) => boolean): Generator<string> {
+  for (const { row } of jsonLines<T>(path)) if (keeps(row)) yield `${JSON.stringify(row)}\n`
 }
 
 /** Removes the rows of later steps from a file of JSON lines with a `step`, atomically. @returns as `dropRows` */
