@@ -166,11 +166,24 @@ test.each([
   ['**Answer:** 12', '12'],
   ['The answer is: x = 3', 'x = 3'],
   ['answer: 1\nNo wait.\nanswer: 2.', '2'],
+  ['**Final Answer**\n\n5', '5'],
+  // A later line that only has the word announces nothing.
+  ['The answer is 12.\nI hope this answer helps you.', '12'],
+  ['Answer: 5\nThis answers the question.', '5'],
   ['42', '42'],
   ['I thought for long.\nThen I did not know.', ''],
   ['', ''],
 ])('the final answer of %j', (text, answer) => {
   expect(extractAnswer(text)).toBe(answer)
+})
+
+test('text that repeats itself does not block the process', () => {
+  const began = performance.now()
+  for (const part of ['\n', ' \n', '*', 'answer ', 'answer is ', 'answer:\n']) {
+    extractAnswer(`The answer${part.repeat(5000)}`)
+    extractAnswer(part.repeat(5000))
+  }
+  expect(performance.now() - began).toBeLessThan(2000)
 })
 
 test('a box is found in linear time', () => {

@@ -26,8 +26,14 @@ function argument(text: string, start: number): string | null {
   return null
 }
 
-/** Matches `The answer is ...`, `Final Answer: ...`. The answer extends to the end of the line, or to a full stop that ends a sentence. */
-const announced = /(?:\bfinal answer|\banswer)(?:\s+is)?\s*(?::|\bis\b)?\s*\**\s*:?\s*([^\n]+)/giu
+/**
+ * Matches `The answer is`, `Answer:`, `answer =`, and `Final Answer` at the start of a line (a heading). The answer follows, on this line or the next
+ * one with text. No two repetitions that match the same characters stand side by side: a model that repeats line ends would block the process.
+ */
+const announcing =
+  '(?:\\banswer(?:[\\s*]+is\\b|[\\s*]*[:=])|^[#* \\t]*(?:final )?answer\\b(?=[\\s*]*(?:\\n|[^\\s*A-Za-z])))[\\s*:=]*'
+const announced = new RegExp(announcing, 'gimu')
+const announcedLine = new RegExp(`${announcing}([^\\s][^\\n]*)`, 'gimu')
 
 /**
  * Returns the final answer of a text: the last `\boxed{}`; else what follows the last `####` (GSM8K); else the last `answer is ...` or `answer: ...`;
@@ -51,11 +57,9 @@ export function extractAnswer(text: string): string {
 
 /** The answer after the last announcing phrase, up to the end of the sentence. "Final Answer: The final answer is 5" has two such phrases. */
 function lastAnnounced(text: string): string | null {
-  const said = [...text.matchAll(announced)].at(-1)?.[1]
+  const said = [...text.matchAll(announcedLine)].at(-1)?.[1]
   if (said === undefined) return null
-  const ended = said
-    .replace(/[.!](?:\s.*)?$/u, '')
-    .replaceAll('**', '')
-    .trim()
-  return lastAnnounced(ended) ?? ended
+  const sentence = said.replace(/[.!](?:\s.*)?$/u, '')
+  const last = [...sentence.matchAll(announced)].at(-1)
+  return (last ? sentence.slice(last.index + last[0].length) : sentence).replaceAll('**', '').trim()
 }
