@@ -297,6 +297,12 @@ function checked(draft: RolloutDraft): RolloutDraft {
   const [name] = Object.entries(metrics).find(([, value]) => value !== null && typeof value !== 'number') ?? []
   if (name !== undefined)
     throw new Error(`the environment's metric "${name}" is of type ${typeof metrics[name]}; it must be a number`)
+  // The mean over a step would not be a number either.
+  const [lost] = Object.entries(metrics).find(([, value]) => value !== null && !Number.isFinite(value)) ?? []
+  if (lost !== undefined)
+    throw new Error(
+      `the environment's metric "${lost}" is ${metrics[lost]}; it must be a finite number, or null if it does not apply`,
+    )
   if (logprobs.length !== ids.length || versions.length !== ids.length) {
     throw new Error(
       `the completion has ${ids.length} tokens, ${logprobs.length} log-probabilities and ${versions.length} versions; they must agree`,

@@ -181,6 +181,7 @@ describe('a rollout that fails has an error and no reward', () => {
     ['isTruncated', undefined, 'must return isTruncated, true or false'],
     ['stopCondition', null, 'must return stopCondition, a string'],
     ['metrics', { big: 1n }, 'metric "big" is of type bigint; it must be a number'],
+    ['metrics', { none: null, share: 0 / 0 }, 'metric "share" is NaN; it must be a finite number'],
   ])('a draft of an environment whose %s is %o is not taken', async (key, value, words) => {
     const whole = { completion: [], promptIds: [1], completion_tokens: { ids: [2], logprobs: [-1], versions: [0] }, isTruncated: false, stopCondition: 'eos' } // prettier-ignore
     const rollout = await play(never, {}, { rollout: async () => ({ ...whole, [key]: value }) as never })
