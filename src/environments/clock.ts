@@ -17,6 +17,7 @@ export class StepClock {
   readonly #controller = new AbortController()
   readonly #onAbort: () => void
   #timer: ReturnType<typeof setTimeout> | undefined
+  #closed = false
 
   /** `seconds`: limit of one step. `total`: limit of all steps together. Infinity: no limit. */
   constructor(seconds: number, outer?: AbortSignal, total = Infinity) {
@@ -33,8 +34,10 @@ export class StepClock {
     return this.#controller.signal
   }
 
-  /** Begins a step with this name. With null the clock stops until the next step. */
+  /** Begins a step with this name. With null the clock stops until the next step. Does nothing once the clock is closed. */
   step(name: string | null): void {
+    // An environment may still be working when its rollout has ended. A timer would then keep the process running.
+    if (this.#closed) return
     clearTimeout(this.#timer)
     const now = performance.now()
     if (this.#since !== undefined) this.#spent += now - this.#since
@@ -51,6 +54,7 @@ export class StepClock {
   }
 
   close(): void {
+    this.#closed = true
     clearTimeout(this.#timer)
     this.#outer?.removeEventListener('abort', this.#onAbort)
   }

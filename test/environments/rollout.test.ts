@@ -151,6 +151,21 @@ describe('a rollout that fails has an error and no reward', () => {
       completion: [{ content: 'x' }],
     })
   })
+  test('the run ends while the environment still works: its next step starts no timer', async () => {
+    const [working, controller] = [Promise.withResolvers<void>(), new AbortController()]
+    const rollout: Environment['rollout'] = async (_, { step }) => {
+      await working.promise
+      step!('the environment')
+      throw new Error('too late')
+    }
+    const played = play(never, { signal: controller.signal, generationTimeoutSeconds: 9 }, { rollout })
+    controller.abort()
+    expect((await played).error).toBe('generation was aborted')
+    const before = process.getActiveResourcesInfo().filter((kind) => kind === 'Timeout').length
+    working.resolve()
+    await new Promise(setImmediate)
+    expect(process.getActiveResourcesInfo().filter((kind) => kind === 'Timeout')).toHaveLength(before)
+  })
   test('an environment whose arrays do not agree, or are empty', async () => {
     const draft = (ids: number[], logprobs: number[], versions = ids, sampled?: number[]) => ({
       rollout: async () => ({
