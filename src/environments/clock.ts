@@ -1,5 +1,5 @@
 /** Time limits within a rollout: for each answer of the policy, and for the environment's work between two answers. */
-import { abortError } from './limit.ts'
+import { abortError, MOST_MS } from './limit.ts'
 
 /**
  * A time limit that restarts with each step, and one for all steps together. `ended` rejects when either limit passes or the outer signal fires.
@@ -44,8 +44,7 @@ export class StepClock {
     this.#since = name === null ? undefined : now
     const [ofStep, ofAll] = [this.#seconds * 1000, Math.max(0, this.#total * 1000 - this.#spent)]
     const ms = Math.min(ofStep, ofAll)
-    // setTimeout takes at most 31 bits of milliseconds; 24 days or more count as no limit.
-    if (name === null || ms >= 2 ** 31 - 1) return
+    if (name === null || ms >= MOST_MS) return
     const what =
       ofAll < ofStep
         ? `the rollout took longer than its limit of ${this.#total} s (in ${name})`

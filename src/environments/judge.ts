@@ -13,6 +13,7 @@ import { causeOf, messageOf, UserError } from '../common/errors.ts'
 import { isFullDisk } from '../common/faults.ts'
 import { fetchWhole } from '../common/patient-fetch.ts'
 import type { Message } from '../common/types.ts'
+import { MOST_MS } from './limit.ts'
 import type { Parser } from './parsers.ts'
 import { type GroupRewardSpec, type RewardSpec, Rubric } from './rubric.ts'
 import { load } from './packages.ts'
@@ -178,7 +179,7 @@ export class Judge {
       apiKey: apiKey ?? 'none',
       ...(baseURL ? { baseURL } : {}),
       maxRetries: retries,
-      timeout: timeoutSeconds * 1000,
+      timeout: Math.min(timeoutSeconds * 1000, MOST_MS),
       fetch: fetchWhole,
     })
   }

@@ -1,5 +1,8 @@
 /** Time limits for everything outside the project's code that is awaited during a rollout (the policy, a user's reward function). */
 
+/** setTimeout takes at most 31 bits of milliseconds, and fires at once for more. A limit of 24 days or more counts as none. */
+export const MOST_MS = 2 ** 31 - 1
+
 /** A time limit has passed. `what`: the name of the awaited work. */
 export class TimeLimitError extends Error {
   readonly what: string
@@ -32,8 +35,7 @@ export async function withLimit<T>(limits: Limits, work: (signal: AbortSignal) =
     controller.abort(error)
   }
   const ms = seconds * 1000
-  // setTimeout takes at most 31 bits of milliseconds; 24 days or more count as no limit.
-  const timer = ms < 2 ** 31 - 1 ? setTimeout(() => end(new TimeLimitError(what, seconds)), ms) : undefined
+  const timer = ms < MOST_MS ? setTimeout(() => end(new TimeLimitError(what, seconds)), ms) : undefined
   const onAbort = () => end(abortError(what, signal!))
   signal?.addEventListener('abort', onAbort)
   try {

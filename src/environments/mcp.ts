@@ -1,6 +1,6 @@
 /** Tools of MCP servers, over stdio or HTTP. The MCP library is optional, and is loaded only if a config or environment names a server. */
 import { messageOf, UserError } from '../common/errors.ts'
-import { withLimit } from './limit.ts'
+import { MOST_MS, withLimit } from './limit.ts'
 import { load } from './packages.ts'
 import { type JsonSchema, type Tool, ToolGoneError } from './tools.ts'
 
@@ -67,7 +67,7 @@ async function connect(server: McpServer): Promise<McpConnection> {
   const call: Call = async (name, args, signal) => {
     const opened = await current()
     try {
-      return await opened.client.callTool({ name, arguments: args }, { signal, timeout: seconds * 1000 })
+      return await opened.client.callTool({ name, arguments: args }, { signal, timeout: Math.min(seconds * 1000, MOST_MS) })
     } catch (error) {
       if (signal.aborted || !(opened.gone ||= isUncarried(error))) throw error
       throw new ToolGoneError(`the MCP server ${labelOf(server)} went away in a call of ${name}: ${messageOf(error)}`)

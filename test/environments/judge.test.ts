@@ -94,6 +94,11 @@ describe('asking', () => {
       },
     ])
   })
+  test('without a time limit', async () => {
+    const soon = reply('yes')
+    answer = (one, response) => void setTimeout(() => void soon(one, response), 50)
+    expect(await judgeOf({ timeoutSeconds: Infinity, retries: 0 }).ask(question('two'))).toBe('yes')
+  })
   test('the same question once, also while it is being asked; another one again', async () => {
     const judge = judgeOf()
     await Promise.all([judge.ask(question('two')), judge.ask(question('two'))])

@@ -182,6 +182,10 @@ test('runs side by side, and an end from outside', async () => {
   expect((await runSandboxed('6 * 7')).value).toBe(42)
 })
 
+test.each([Infinity, 30 * 24 * 3600])('a limit of %d s is none', async (seconds) => {
+  expect(await runSandboxed('6 * 7', { seconds })).toMatchObject({ value: 42, error: null })
+})
+
 test('limits that are none are refused, a package that is missing is named', async () => {
   await expect(runSandboxed('1', { seconds: 0 })).rejects.toThrow('seconds is 0')
   await expect(runSandboxed('1', { memoryMb: 16 })).rejects.toThrow('memoryMb is 16')

@@ -168,6 +168,11 @@ describe('tools of MCP servers', () => {
     expect(said[3]).toMatch(/^add c3: Error: .*number/s)
   }
   test('over stdio', async () => await check(await ToolEnv.create({ ...common, mcp: [{ ...stdio, timeoutSeconds: 3 }] })))
+  test('without a limit', async () => {
+    const env = await ToolEnv.create({ ...common, mcp: [{ ...stdio, timeoutSeconds: Infinity }] })
+    onTestFinished(() => env.close())
+    expect(results((await play(env, calling(['add', '{"a": 2, "b": 3}']), 'done')).completion)).toEqual(['add c0: 5'])
+  })
   test('over HTTP', async () => {
     const server = spawn(process.execPath, [file, 'http'], { stdio: ['ignore', 'pipe', 'inherit'] })
     onTestFinished(() => void server.kill())

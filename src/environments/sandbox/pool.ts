@@ -12,6 +12,7 @@ import { basename, dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { Worker } from 'node:worker_threads'
 import { messageOf } from '../../common/errors.ts'
+import { MOST_MS } from '../limit.ts'
 import type { WorkerReply } from './serve.ts'
 
 interface WorkersOptions {
@@ -63,7 +64,7 @@ interface Handle {
   /** The end of its standard error output. */
   lastWords: string
   job: Job | null
-  timer?: ReturnType<typeof setTimeout>
+  timer?: ReturnType<typeof setTimeout> | undefined
   ready: boolean
 }
 
@@ -117,7 +118,8 @@ export class Workers {
       if (!job) continue
       handle.job = job
       const words = `it took longer than its limit of ${job.seconds} s`
-      handle.timer = setTimeout(() => this.#end(job, new CallEnded('time', words)), job.seconds * 1000)
+      const ms = job.seconds * 1000
+      handle.timer = ms < MOST_MS ? setTimeout(() => this.#end(job, new CallEnded('time', words)), ms) : undefined
       handle.post({ method: job.method, args: job.args })
     }
     const starting = [...this.#handles].filter(({ ready }) => !ready).length
