@@ -10,6 +10,7 @@ export class StepClock {
   readonly ended = this.#ending.promise
   readonly #seconds: number
   readonly #total: number
+  readonly #began = performance.now()
   /** Milliseconds spent in earlier steps, and when the current step began (undefined if none is running). */
   #spent = 0
   #since: number | undefined
@@ -32,6 +33,12 @@ export class StepClock {
 
   get signal(): AbortSignal {
     return this.#controller.signal
+  }
+
+  /** Milliseconds so far in which the clock stood still. */
+  get idle(): number {
+    const now = performance.now()
+    return now - this.#began - this.#spent - (this.#since === undefined ? 0 : now - this.#since)
   }
 
   /** Begins a step with this name. With null the clock stops until the next step. Does nothing once the clock is closed. */

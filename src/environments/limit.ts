@@ -19,6 +19,8 @@ export interface Limits {
   seconds: number
   /** Fires when the run stops, or when a sibling (such as another reward function) failed. */
   signal?: AbortSignal
+  /** Milliseconds so far that count toward no limit (`RolloutContext.idle`). */
+  idle?: () => number
 }
 
 /**
@@ -26,7 +28,7 @@ export interface Limits {
  * Throws a TimeLimitError, or an Error with the outer signal's reason. A synchronous endless loop cannot be stopped.
  */
 export async function withLimit<T>(limits: Limits, work: (signal: AbortSignal) => T | Promise<T>): Promise<T> {
-  const { what, seconds, signal } = limits
+  const { what, seconds, signal, idle = () => 0 } = limits
   if (signal?.aborted) throw abortError(what, signal)
   const controller = new AbortController()
   const { promise: ended, reject } = Promise.withResolvers<never>()
@@ -34,8 +36,14 @@ export async function withLimit<T>(limits: Limits, work: (signal: AbortSignal) =
     reject(error) // before the abort, so that this error is reported rather than the one thrown by the aborted work
     controller.abort(error)
   }
-  const ms = seconds * 1000
-  const timer = ms < MOST_MS ? setTimeout(() => end(new TimeLimitError(what, seconds)), ms) : undefined
+  const until = performance.now() - idle() + seconds * 1000
+  let timer: ReturnType<typeof setTimeout> | undefined
+  const watch = () => {
+    const left = until - (performance.now() - idle())
+    if (left <= 0) end(new TimeLimitError(what, seconds))
+    else if (left < MOST_MS) timer = setTimeout(watch, Math.ceil(left))
+  }
+  watch()
   const onAbort = () => end(abortError(what, signal!))
   signal?.addEventListener('abort', onAbort)
   try {

@@ -47,7 +47,7 @@ export interface MultiTurnOptions<Own extends object = Record<string, unknown>> 
   envResponse: (messages: Message[], state: State<Own>) => EnvResponse | Promise<EnvResponse>
   /** The most answers of the policy; -1: limited only by max_seq_len. Default 10. */
   maxTurns?: number
-  /** Time limit for the whole rollout in seconds. What was played until then is scored. Default: no limit. */
+  /** Time limit for the whole rollout in seconds, without waiting for the sampler. What was played until then is scored. Default: none. */
   timeoutSeconds?: number
   /** Creates the environment's own values in a rollout's state. */
   setupState?: (row: Row, signal: AbortSignal) => Own | Promise<Own>
@@ -85,7 +85,8 @@ export class TurnsEnv<Own extends object = Record<string, unknown>> extends Task
 
   async rollout(row: Row, ctx: RolloutContext): Promise<RolloutDraft> {
     const play = new Play(ctx, this.tools)
-    const limit = { what: 'the rollout', seconds: this.#options.timeoutSeconds ?? Infinity, signal: ctx.signal }
+    const seconds = this.#options.timeoutSeconds ?? Infinity
+    const limit = { what: 'the rollout', seconds, signal: ctx.signal, idle: ctx.idle }
     let state: State<Own> | undefined
     let stopCondition: string
     let failed = true

@@ -63,6 +63,7 @@ export async function runRollout(env: Environment, given: Row, options: RolloutO
       signal: clock.signal,
       group: { id: group, size: options.size ?? 1 },
       step: (name) => clock.step(name),
+      idle: () => clock.idle,
     }
     const played = Promise.resolve(ctx).then(() => env.rollout(row, ctx))
     draft = checked(await Promise.race([clock.ended, played]))

@@ -29,6 +29,8 @@ export interface RolloutContext {
   group?: { id: string; size: number }
   /** Starts a new step of the rollout's time limit, with this name. null: the rollout waits for others, and no time limit runs. */
   step?: (name: string | null) => void
+  /** Milliseconds so far in which the rollout waited (for a place at the sampler, or for others), and no time limit ran. */
+  idle?: () => number
 }
 
 /** A rollout before scoring. `state` belongs to the environment; reward functions see it. */

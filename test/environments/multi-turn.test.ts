@@ -130,6 +130,14 @@ describe('time', () => {
     expect(rollout).toMatchObject({ reward: null, error: 'the rollout took longer than its limit of 0.02 s' })
     expect(closed).toHaveLength(1)
   })
+  test('its own limit does not run while an answer waits for its place', async () => {
+    const gate = { take: async () => await sleep(60), give: () => {} }
+    const limit = { generationTimeoutSeconds: 9, gate }
+    const rollout = await play(await game({ timeoutSeconds: 0.05 }), saying('1', '7'), limit)
+    expect(rollout).toMatchObject({ error: null, stopCondition: 'found' })
+    const slow = { envResponse: () => new Promise<string>(() => {}), timeoutSeconds: 0.05 }
+    expect(await play(await game(slow), saying('1', '2'), limit)).toMatchObject({ stopCondition: 'timeout_reached' })
+  })
   test('what comes back too late changes nothing any more, and what it opened is closed', async () => {
     const late = { timeoutSeconds: 0.03, envResponse: async () => (await sleep(60), 'higher') }
     const rollout = await play(await game(late), saying('1', '2', '3'))
