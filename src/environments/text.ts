@@ -53,11 +53,11 @@ export function lcsRatio(a: string, b: string): number {
 }
 
 /**
- * The last number in a text, or null: "3 + 4 = 7." gives 7, "1,024" gives 1024. A minus is a sign only if it does not follow a number, bracket or
- * letter: "it is -5" gives -5, "12-5" and "12 -5" give 5.
+ * The last number in a text, or null: "3 + 4 = 7." gives 7, "1,024" gives 1024, ".5" gives 0.5. A minus is a sign only if it does not follow a
+ * number, bracket or letter: "it is -5" gives -5, "12-5" and "12 -5" give 5.
  */
 export function lastNumber(text: string): number | null {
-  const match = [...text.matchAll(/\d+(?:,\d{3})*(?:\.\d+)?/gu)].at(-1)
+  const match = [...text.matchAll(/\d+(?:,\d{3})*(?:\.\d+)?|(?<=^|[\s($€£=+\u2212-])\.\d+/gu)].at(-1)
   if (!match) return null
   const value = Number(match[0].replaceAll(',', ''))
   const sign = text[match.index - 1]

@@ -55,6 +55,11 @@ test('the last number, its sign told from a minus', () => {
     ['covid-19', 19],
     ['1,024 apples', 1024],
     ['2.50', 2.5],
+    ['.5', 0.5],
+    ['it is -.25.', -0.25],
+    ['$.75', 0.75],
+    ['section 1.2.3', 3],
+    ['wait ...5', 5],
     ['no number', null],
     ['', null],
   ]
