@@ -111,7 +111,7 @@ export class Judge {
       model: this.#options.model,
       messages: messages.map(({ role, content }) => ({ role, content })),
     }
-    const key = createHash('sha256').update(JSON.stringify([this.#options.baseURL ?? '', body])).digest('hex') // prettier-ignore
+    const key = createHash('sha256').update(JSON.stringify([this.#options.baseURL ?? process.env.OPENAI_BASE_URL ?? '', body])).digest('hex') // prettier-ignore
     for (let known = this.#answers.get(key); known; known = this.#answers.get(key)) {
       try {
         return await known

@@ -120,6 +120,15 @@ describe('asking', () => {
     await judgeOf({ cacheFile, model: 'other' }).ask(question('two'))
     expect(asked.length).toBe(3)
   })
+  test('a file tells endpoints apart that OPENAI_BASE_URL names', async () => {
+    const cacheFile = join(folder, 'endpoints.jsonl')
+    vi.stubEnv('OPENAI_BASE_URL', baseURL)
+    expect(await judgeOf({ baseURL: undefined, cacheFile }).ask(question('two'))).toBe('yes')
+    answer = reply('no')
+    vi.stubEnv('OPENAI_BASE_URL', `${baseURL}/other`)
+    expect(await judgeOf({ baseURL: undefined, cacheFile }).ask(question('two'))).toBe('no')
+    vi.unstubAllEnvs()
+  })
   test('a file that a full disk has no room for: the reply counts', async () => {
     const full = Object.assign(new Error('ENOSPC: no space left on device, write'), { code: 'ENOSPC' })
     const spy = vi.spyOn(promises, 'appendFile').mockRejectedValue(full)
