@@ -153,6 +153,18 @@ describe('hostile answers', () => {
 })
 
 test.each([
+  ['5 million', '5', false],
+  ['5\\text{ million}', '5000000', true],
+  ['\\$2.5 million', '2{,}500{,}000 dollars', true],
+  ['1/2 million people', '500 thousand', true],
+  ['3 dozen eggs', '3', false],
+  ['3 dozen eggs', '36', true],
+])('words that are part of a number: %s and %s', async (gold, given, equal) => {
+  expect((await mathEqual(gold, given)).equal).toBe(equal)
+  expect((await mathEqual(given, gold)).equal).toBe(equal)
+})
+
+test.each([
   ['so \\boxed{42}.', '42'],
   ['\\boxed{1} no, \\boxed{\\frac{1}{2}}', '\\frac{1}{2}'],
   ['\\boxed{\\{1,2\\}}', '\\{1,2\\}'],

@@ -41,6 +41,12 @@ function canonicalUnit(text: string): string {
   return joined === 'mi/h' ? 'mph' : joined
 }
 
+/** Words that are part of the number: 5 million is not 5. */
+const scales: Record<string, string> = {
+  dozen: '12', hundred: '100', thousand: '10^{3}', million: '10^{6}', billion: '10^{9}', trillion: '10^{12}',
+} // prettier-ignore
+const scaled = new RegExp(`^(${Object.keys(scales).join('|')})(?: (?:of )?(.*))?$`, 'iu')
+
 const currencies: Record<string, string> = { '\\$': 'dollar', '€': 'euro', '£': 'gbp', '¥': 'yen', '₹': 'inr' }
 
 /** Splits the unit off normalised LaTeX. If there is no unit, or nothing else, the whole text is the value. */
@@ -61,13 +67,19 @@ export function splitUnit(text: string): Measured {
       /(?<=^-?[\d.,]+)\s*(st|nd|rd|th)$/u.exec(s) ??
       bareUnit(s)
     if (!tail || tail.index === 0) continue
-    const name = tail[1].trim()
+    let name = tail[1].trim()
+    let factor = ''
+    for (let scale = scaled.exec(name); scale; scale = scaled.exec(name)) {
+      factor += `\\times ${scales[scale[1].toLowerCase()]}`
+      name = (scale[2] ?? '').trim()
+    }
     if (/^\([A-Z]\)$/u.test(name)) break
     if (name === '\\degree' && /\\[a-z]/u.test(s.slice(0, tail.index))) break // \sin 30\degree
     const plain =
       name === '\\degree' ? 'degree' : name === '\\%' ? '%' : name === '¢' ? 'cent' : (currencies[name] ?? canonicalUnit(name))
     units.unshift(tail[2] ? `${plain}^${tail[2]}` : plain)
     s = s.slice(0, tail.index).trim()
+    if (factor !== '') s = /^-?[\d.,]+$/u.test(s) ? s + factor : `(${s})${factor}`
   }
   const known = units.filter((unit) => unit !== '').map((unit) => (unit === 'percent' ? '%' : unit))
   return { value: s, unit: [...new Set(known)].join(' ') }
