@@ -1,6 +1,7 @@
 /** How tool calls are found in a model's answers. */
 import type { ChatTemplate, ToolCallParser } from '../environments/index.ts'
 import { toolParser, toolParserFor } from '../inference/parsers/tools/index.ts'
+import type { ToolParser } from '../inference/parsers/types.ts'
 import type { Tokenizer } from '../model/tokenizer/tokenizer.ts'
 
 /**
@@ -10,14 +11,22 @@ import type { Tokenizer } from '../model/tokenizer/tokenizer.ts'
 export function toolCallParser(name: string, tokenizer: Tokenizer, template: ChatTemplate): ToolCallParser {
   const own = template.showsTools ? toolParserFor(tokenizer.toolTemplate) : 'hermes'
   const parser = name === 'auto' ? own : name
-  return (text, tools) => {
-    const parsed = toolParser(parser, { names: tools.map((tool) => tool.function.name) }).parse(text)
-    const broken =
-      parser === 'hermes' && parsed.tool_calls.length === 0 ? /<tool_call>([^]*?)(?:<\/tool_call>|$)/u.exec(text) : null
-    if (!broken) return parsed
-    const inside = broken[1].trim()
-    const called = /"name"\s*:\s*"([\w-]{1,64})"/u.exec(inside)?.[1] ?? 'unnamed'
-    const call = { id: 'call_0', type: 'function' as const, function: { name: called, arguments: inside } }
-    return { content: text.slice(0, broken.index).trim(), tool_calls: [call] }
-  }
+  return (text, tools) => withBroken(toolParser(parser, { names: tools.map((tool) => tool.function.name) }), text, MOST_BROKEN)
+}
+
+/** Further malformed calls of an answer stay text. A toolbox refuses more calls than this by default. */
+const MOST_BROKEN = 16
+
+/** The calls in a text, in order. `most`: how many malformed ones are looked for. The parser leaves these in the content. */
+function withBroken(parser: ToolParser, text: string, most: number): ReturnType<ToolCallParser> {
+  const parsed = parser.parse(text)
+  const broken = parser.name === 'hermes' && most > 0 ? /<tool_call>([^]*?)(?:<\/tool_call>|$)/u.exec(parsed.content ?? '') : null
+  const at = broken ? text.indexOf(broken[0]) : -1
+  if (!broken || at < 0) return parsed
+  const inside = broken[1].trim()
+  const called = /"name"\s*:\s*"([\w-]{1,64})"/u.exec(inside)?.[1] ?? 'unnamed'
+  const call = { id: 'call_0', type: 'function' as const, function: { name: called, arguments: inside } }
+  const [before, after] = [parser.parse(text.slice(0, at)), withBroken(parser, text.slice(at + broken[0].length), most - 1)]
+  const content = [before.content, after.content].map((part) => part?.trim()).filter((part) => part)
+  return { content: content.join('\n'), tool_calls: [...before.tool_calls, call, ...after.tool_calls] }
 }

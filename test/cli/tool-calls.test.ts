@@ -72,3 +72,13 @@ test.each([
   expect(rollout).toMatchObject({ error: null, metrics: { total_tool_calls: 1, tool_errors: 1 } })
   expect(rollout.completion[1].content).toMatch(words)
 })
+
+test('a broken call beside good ones has a result too, in its place', async () => {
+  const sum = (a: number) => call(`{"name": "add", "arguments": {"a": ${a}, "b": 1}}`)
+  const { rollout } = await play(['So:', sum(1), call('add 1 and 2'), sum(2), call('[1]'), 'Wait.'].join('\n'), 'I give up.')
+  expect(rollout).toMatchObject({ error: null, metrics: { total_tool_calls: 4, add_calls: 2, tool_errors: 2 } })
+  const [{ content, tool_calls }, ...results] = rollout.completion
+  expect(content).toBe('So:\nWait.')
+  expect(results.slice(0, 4).map((result) => result.tool_call_id)).toEqual(tool_calls!.map(({ id }) => id))
+  expect(results.slice(0, 4).map((result) => result.content.slice(0, 7))).toEqual(['2', 'Error: ', '3', 'Error: '])
+})
