@@ -212,6 +212,21 @@ test.each([
   expect({ stdout, status }).toEqual({ stdout: '42\n', status: 0 })
 })
 
+test.skipIf(isWindows)('code that cannot be interrupted ends with the process that started it', async () => {
+  const index = new URL('../../src/environments/sandbox/index.ts', import.meta.url).href
+  const code = `import { execFileSync } from 'node:child_process'; import { runSandboxed } from ${JSON.stringify(index)}
+    void runSandboxed('/(a+)+$/.test("a".repeat(40) + "b")', { seconds: 60 })
+    const lines = () => execFileSync('ps', ['-eo', 'ppid=,pid=,time=,args='], { encoding: 'utf8' }).split('\\n')
+    const busy = () => lines().map((line) => line.trim().split(/\\s+/)).find(([parent, , time, ...words]) => Number(parent) === process.pid && words.join(' ').includes('worker.ts') && time >= '00:00:01')
+    setInterval(() => { const child = busy(); if (child) { console.log(child[1]); process.exit() } }, 200)`
+  const { stdout } = spawnSync(process.execPath, ['--input-type=module', '-e', code], { encoding: 'utf8', timeout: 60_000 })
+  const pid = Number(stdout)
+  onTestFinished(() => void spawnSync('kill', ['-9', String(pid)]))
+  expect(pid).toBeGreaterThan(0)
+  const alive = () => /^[^Z]/u.test(spawnSync('ps', ['-o', 'stat=', '-p', String(pid)], { encoding: 'utf8' }).stdout)
+  await vi.waitFor(() => expect(alive()).toBe(false), { timeout: 2000 })
+})
+
 describe.each(['thread', 'child'] as const)('workers: a %s', (as) => {
   const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-workers-'))
   afterAll(() => rmSync(folder, { recursive: true }))

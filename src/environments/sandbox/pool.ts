@@ -211,12 +211,16 @@ function startChild(file: string, heapMb: number, readable: readonly string[]) {
   // The child does not get our environment variables, which may contain keys. SystemRoot is the exception: without it Windows cannot start programs.
   const env = process.env.SystemRoot === undefined ? {} : { SystemRoot: process.env.SystemRoot }
   const worker = fork(file, [], { execArgv, env, serialization: 'advanced', stdio: ['ignore', 'ignore', 'pipe', 'ipc'] })
+  // A child that cannot be interrupted does not notice that we are gone, and would compute for ever.
+  const end = () => void worker.kill('SIGKILL')
+  process.once('exit', end)
+  worker.once('exit', () => process.off('exit', end))
   const stderr = worker.stderr as typeof worker.stderr & { ref?(): void; unref?(): void }
   const handle: Handle & { worker: typeof worker } = {
     worker,
     // If the child has just died, its exit event reports that, not this callback.
     post: (message) => void worker.send(message as object, () => {}),
-    kill: () => void worker.kill('SIGKILL'),
+    kill: end,
     hold(yes) {
       const what = yes ? 'ref' : 'unref'
       worker[what]()
