@@ -2,9 +2,20 @@
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
-import { loadEnvironment } from '../../src/environments/index.ts'
+import { loadEnvironment, runRollout } from '../../src/environments/index.ts'
 import type { PythonOptions } from '../../src/environments/python/environment.ts'
-import { fixtures, newFolder, opened, root, startCommand, tasksetsPython, withoutTasksets, withoutVerifiers } from './helpers.ts'
+import { sampling } from '../environments/scripted.ts'
+import {
+  fixtures,
+  newFolder,
+  opened,
+  root,
+  saying,
+  startCommand,
+  tasksetsPython,
+  withoutTasksets,
+  withoutVerifiers,
+} from './helpers.ts'
 import { inTurn, openLetters, options, play } from './tasksets.ts'
 
 test.skipIf(withoutTasksets)(
@@ -28,9 +39,14 @@ test.skipIf(withoutTasksets)('a taskset without an end is trained on up to a lim
   const env = await opened('./taskset_endless.py', {}, { ...options, workers: 2, kwargs: { select: { skip: 5, limit: 3 } } })
   expect(env.dataset.map(({ exampleId, prompt }) => [exampleId, prompt[0].content])).toEqual([[5, 'say 5'], [6, 'say 6'], [7, 'say 7']]) // prettier-ignore
   expect(env.maxTurns).toBe(1)
-  const rollouts = await Promise.all([0, 1, 2].map((index) => play(env, () => 'a', { index })))
+  const { client } = await saying(() => 'a')
+  const group = { client, sampling, group: 'g', generationTimeoutSeconds: 60 }
+  const rollouts = await Promise.all(
+    Array.from({ length: 8 }, (_, index) => runRollout(env, env.dataset[index % 3], { ...group, index })),
+  )
   for (const rollout of rollouts) expect(rollout).toMatchObject({ error: null, reward: 0.5, metrics: { brief: 0.5 } })
-  expect(new Set(rollouts.map(({ metrics }) => metrics.process)).size).toBe(2)
+  // Those that begin together share them evenly.
+  expect([...Map.groupBy(rollouts, ({ metrics }) => metrics.process).values()].map((played) => played.length)).toEqual([4, 4])
 })
 
 describe.skipIf(withoutTasksets)('a taskset that cannot be had is one sentence', () => {

@@ -110,7 +110,17 @@ export class PythonEnv implements Environment {
   async rollout(row: Row, ctx: RolloutContext): Promise<RolloutDraft> {
     ctx.step?.(null)
     const { hosts, endpoint } = await this.#start()
-    const host = hosts.reduce((least, next) => (next.waiting < least.waiting ? next : least))
+    const host = hosts.reduce((least, next) => (next.rollouts < least.rollouts ? next : least))
+    // Counted at once: requests that are only counted once they are sent would all choose the same server.
+    host.rollouts++
+    try {
+      return await this.#play(row, ctx, host, endpoint)
+    } finally {
+      host.rollouts--
+    }
+  }
+
+  async #play(row: Row, ctx: RolloutContext, host: EnvHost, endpoint: PolicyEndpoint): Promise<RolloutDraft> {
     ctx.step?.('the environment')
     const { packed } = row as PythonRow
     if (!(packed instanceof Uint8Array)) throw new Error(`the row ${row.exampleId} does not come from the environment ${this.id}`)

@@ -55,6 +55,8 @@ const RAISED = /Error calling (?:group )?reward function (\S+): (.*)/gu
 
 /** A running environment server. */
 export class EnvHost {
+  /** Number of rollouts that have chosen this server and have not ended. */
+  rollouts = 0
   readonly #options: HostOptions
   readonly #folder = mkdtempSync(join(tmpdir().length > MOST_SOCKET_PATH ? '/tmp' : tmpdir(), 'dawn-rl-env-'))
   readonly #pending = new Map<string, Pending>()
@@ -98,11 +100,6 @@ export class EnvHost {
 
   get pid(): number | undefined {
     return this.#child?.pid
-  }
-
-  /** Number of requests that are not answered yet. */
-  get waiting(): number {
-    return this.#pending.size
   }
 
   get restarts(): number {
