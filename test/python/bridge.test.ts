@@ -347,6 +347,11 @@ test.skipIf(withoutVerifiers)(
   },
 )
 
+test.skipIf(withoutVerifiers)('answers that JSON has no number for are shown as Python writes them', async () => {
+  const env = await loadEnvironment('./bridge_tasks.py', { kind: 'unanswered' }, { base: fixtures })
+  expect(env.dataset.map((row) => row.answer)).toEqual(['1.5', 'nan', 'inf'])
+})
+
 test.skipIf(withoutVerifiers)('processes that an environment begins while it is loaded are not waited for', async () => {
   const begin = performance.now()
   const env = await loadEnvironment('./bridge_tasks.py', { kind: 'helped' }, { base: fixtures })

@@ -268,8 +268,10 @@ def main():
         try:
             text = json.dumps(line, default=str, allow_nan=False)
         except ValueError:
-            # For display only: the server gets the packed row.
-            text = json.dumps({**line, "row": {**line["row"], "info": None}}, default=str)
+            # NaN or infinity, which JSON lacks. For display only: the server gets the packed row.
+            answer = line["row"]["answer"]
+            shown = {**line["row"], "info": None, "answer": None if answer is None else str(answer)}
+            text = json.dumps({**line, "row": shown}, default=str, allow_nan=False)
         out.write(text + "\n")
         out.flush() if "row" not in line else None
 
