@@ -241,6 +241,19 @@ describe.skipIf(withoutVerifiers)('an environment server', () => {
     expect(readFileSync(join(logs, 'env-bridge_tasks.log'), 'utf8')).toContain('ZMQEnvServer')
   })
 
+  test('leaves no folder of its socket where the run exits without closing it, as after a second Ctrl-C', async () => {
+    const [logs, temporary] = [newFolder(), newFolder()]
+    const env = { ...process.env, TMPDIR: temporary }
+    const child = spawn(process.execPath, [join(fixtures, 'holds.ts'), fixtures, logs, 'single', 'exit'], { env })
+    let said = ''
+    child.stdout.on('data', (data: Buffer) => (said += data.toString()))
+    await new Promise((resolve) => child.once('close', resolve))
+    const pid = Number(/^server (\d+)$/m.exec(said)?.[1])
+    expect(pid).toBeGreaterThan(0)
+    expect(processesOf(pid)).toEqual([])
+    expect(readdirSync(temporary).filter((name) => name.startsWith('dawn-rl-env-'))).toEqual([])
+  })
+
   test('that is still being loaded ends with the run too', async () => {
     const child = spawn(process.execPath, [join(fixtures, 'holds.ts'), fixtures, newFolder(), 'slow'], { stdio: 'ignore' })
     const until = performance.now() + 60_000

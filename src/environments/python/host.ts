@@ -75,13 +75,18 @@ export class EnvHost {
   /** Offset up to which the log was searched for reward functions that raised, and the functions found. */
   #heard = 0
   readonly #raised = new Set<string>()
-  readonly #onExit = () => this.#child && killGroup(this.#child)
+  readonly #onExit = () => {
+    if (this.#child) killGroup(this.#child)
+    // The server removes the folder if this process is killed, but it has just been killed itself.
+    rmSync(this.#folder, { recursive: true, force: true })
+  }
 
   /**
    * Starts the server, and waits until it has loaded the environment.
    * @throws UserError with the server's last output if it fails
    */
   static async open(options: HostOptions): Promise<EnvHost> {
+    mkdirSync(dirname(options.logFile), { recursive: true })
     const host = new EnvHost(options)
     try {
       await host.#begin()
@@ -94,7 +99,6 @@ export class EnvHost {
 
   private constructor(options: HostOptions) {
     this.#options = options
-    mkdirSync(dirname(options.logFile), { recursive: true })
     process.on('exit', this.#onExit)
   }
 
