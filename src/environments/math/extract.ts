@@ -2,28 +2,31 @@
 
 /** The content of the last complete `\boxed{...}` or `\fbox{...}`, or null. Without braces (`\boxed 5`) it is the next token. */
 export function lastBoxed(text: string): string | null {
-  for (let from = text.length; from >= 0;) {
-    const at = Math.max(text.lastIndexOf('\\boxed', from), text.lastIndexOf('\\fbox', from))
-    if (at < 0) return null
-    const found = argument(text, at + (text.startsWith('\\boxed', at) ? 6 : 5))
-    if (found !== null) return found.trim()
-    from = at - 1
+  const boxes = [...text.matchAll(/\\(?:boxed|fbox) */gu)]
+  if (boxes.length === 0) return null
+  const ends = braceEnds(text)
+  for (const { index, 0: command } of boxes.toReversed()) {
+    const at = index + command.length
+    const end = ends.get(at)
+    const found =
+      text[at] === '{'
+        ? end !== undefined && text.slice(at + 1, end)
+        : /^(?:\\[A-Za-z]+|[\w.-]+)/u.exec(text.slice(at, at + 40))?.[0]
+    if (typeof found === 'string') return found.trim()
   }
   return null
 }
 
-/** The argument of a command that ends at `start`: a group in balanced braces, or one token. Null if the braces are not closed. */
-function argument(text: string, start: number): string | null {
-  let at = start
-  while (text[at] === ' ') at++
-  if (text[at] !== '{') return /^(?:\\[A-Za-z]+|[\w.-]+)/u.exec(text.slice(at, at + 40))?.[0] ?? null
-  let depth = 0
-  for (let i = at; i < text.length; i++) {
+/** For each opening brace that is closed, the index of its closing brace. Takes linear time, also for a text full of opening ones. */
+function braceEnds(text: string): Map<number, number> {
+  const ends = new Map<number, number>()
+  const open: number[] = []
+  for (let i = 0; i < text.length; i++) {
     if (text[i] === '\\') i++
-    else if (text[i] === '{') depth++
-    else if (text[i] === '}' && --depth === 0) return text.slice(at + 1, i)
+    else if (text[i] === '{') open.push(i)
+    else if (text[i] === '}' && open.length > 0) ends.set(open.pop()!, i)
   }
-  return null
+  return ends
 }
 
 /**
