@@ -67,7 +67,9 @@ async function connect(server: McpServer): Promise<McpConnection> {
   const call: Call = async (name, args, signal) => {
     const opened = await current()
     try {
-      return await opened.client.callTool({ name, arguments: args }, { signal, timeout: Math.min(seconds * 1000, MOST_MS) })
+      // withLimit, which aborts the signal, says which tool took too long. The library's own limit would be a minute.
+      const timeout = Math.min((seconds + 1) * 1000, MOST_MS)
+      return await opened.client.callTool({ name, arguments: args }, { signal, timeout })
     } catch (error) {
       if (signal.aborted || !(opened.gone ||= isUncarried(error))) throw error
       throw new ToolGoneError(`the MCP server ${labelOf(server)} went away in a call of ${name}: ${messageOf(error)}`)
