@@ -86,7 +86,8 @@ async function openEmbedded(plan: EvalPlan, source: EmbeddedSource, maxConcurren
       })
     return { targets: targetsOf(source, engine, clientOf), together, close }
   } catch (error) {
-    await close()
+    // Why it could not be opened says more than an error of closing.
+    await close().catch(() => {})
     throw error
   }
 }

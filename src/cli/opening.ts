@@ -22,7 +22,18 @@ export async function reloadWeights(engine: Engine, ref: string): Promise<void> 
   }
 }
 
-/** Closes all of these, the newest first, and empties the list, so that a second call does nothing. */
+/**
+ * Closes all of these, the newest first, and empties the list, so that a second call does nothing.
+ * @throws the first error of a close, once all are closed: what is left open would keep the GPU's memory and the run's lock
+ */
 export async function closeAll(opened: { close(): unknown }[]): Promise<void> {
-  for (const one of opened.splice(0).toReversed()) await one.close()
+  const errors: unknown[] = []
+  for (const one of opened.splice(0).toReversed()) {
+    try {
+      await one.close()
+    } catch (error) {
+      errors.push(error)
+    }
+  }
+  if (errors.length > 0) throw errors[0]
 }

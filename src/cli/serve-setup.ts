@@ -144,7 +144,8 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
       },
     }
   } catch (error) {
-    await closeAll(opened)
+    // Why it could not be opened says more than an error of closing.
+    await closeAll(opened).catch(() => {})
     throw error
   }
 }

@@ -27,6 +27,7 @@ import { exampleOf, sampleOf, SftData, type SftTokenizer } from '../trainer/sft.
 import { Trainer } from '../trainer/trainer.ts'
 import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
 import { checkModelFolder } from './out-file.ts'
+import { closeAll } from './opening.ts'
 import { dataChanges, noteFork, RunCheckpoints } from './train-checkpoints.ts'
 import { keepConfig, openFolder, tellDisk } from './train-folder.ts'
 import { openAdapter } from './train-inputs.ts'
@@ -48,7 +49,7 @@ export interface SftRun {
   /** Held-out examples; empty for a data file. */
   held: TrainingSample[]
   about: WeightsAbout
-  close(): void
+  close(): Promise<void>
 }
 
 interface Source {
@@ -176,10 +177,11 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
       }),
       held,
       about,
-      close: () => opened.toReversed().forEach((o) => o.close()),
+      close: () => closeAll(opened),
     }
   } catch (error) {
-    opened.toReversed().forEach((o) => o.close())
+    // Why it could not be opened says more than an error of closing.
+    await closeAll(opened).catch(() => {})
     folder?.discard()
     throw tellMemory(error)
   }

@@ -89,7 +89,7 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
     timeline.close()
     await trace?.close()
     await sinks.close(failed)
-    run.close()
+    await run.close()
   }
 }
 

@@ -170,7 +170,8 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     keepConfig(folder, monitor.console)
     return { config, folder, adapter: gpu.facts.name, parts, lost: () => gpu.lost, loop, close: () => closeAll(opened) }
   } catch (error) {
-    await closeAll(opened)
+    // Why it could not be opened says more than an error of closing.
+    await closeAll(opened).catch(() => {})
     folder?.discard()
     throw tellMemory(error)
   }
