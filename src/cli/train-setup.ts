@@ -274,7 +274,8 @@ export function missedEvals(
 ): RunEnvironment[] {
   if (step !== args.max_steps && step % args.eval_steps !== 0) return []
   const rows = readMetrics(metricsPath).filter((row) => row.step === step)
-  const isThere = (name: string) => rows.some((row) => Object.keys(row).some((key) => key.startsWith(`eval/${name}/`)))
+  // An exact key, as there may be environments named `a` and `a/b`.
+  const isThere = (name: string) => rows.some((row) => Object.hasOwn(row, `eval/${name}/policy_version`))
   // A fork has no row for the step that it begins with.
   return rows.length === 0 ? [] : evaluated.filter(({ name }) => !isThere(name))
 }

@@ -1,7 +1,35 @@
-/** Which answers a run's last words show. */
-import { expect, test } from 'vitest'
+/** Which answers a run's last words show, and which evaluations it still has to make. */
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { expect, onTestFinished, test } from 'vitest'
 import { samplePairs } from '../../src/cli/train-report.ts'
+import { missedEvals } from '../../src/cli/train-setup.ts'
+import { parseConfig } from '../../src/config/load.ts'
+import { evalMetrics } from '../../src/monitor/aggregate.ts'
+import { MetricsWriter } from '../../src/monitor/metrics-writer.ts'
+import { openRunFolder } from '../../src/monitor/run-folder.ts'
 import type { RolloutBrief, RolloutRow } from '../../src/monitor/rollout-writer.ts'
+import type { RunEnvironment } from '../../src/orchestrator/tasks.ts'
+import { rollout } from '../orchestrator/helpers.ts'
+
+test('an evaluation is missing also if there is one of an environment whose name begins with the same folder', () => {
+  const outputDir = mkdtempSync(join(tmpdir(), 'dawn-rl-missed-'))
+  onTestFinished(() => rmSync(outputDir, { recursive: true, force: true }))
+  const folder = openRunFolder({ outputDir, runName: 'run', configText: '' })
+  const metrics = new MetricsWriter({ path: folder.metricsPath, onWarning: () => {} })
+  const { config } = parseConfig('model = "models/tiny"\nenv.id = "reverse-text"\ntrainer.args.eval_steps = 4')
+  const evaluated = ['a', 'a/b', 'c'].map((name) => ({ name }) as RunEnvironment)
+  const missed = () => missedEvals(evaluated, 4, config, folder).map(({ name }) => name)
+  metrics.write(4, { 'loss/mean': 1 })
+  expect(missed()).toEqual(['a', 'a/b', 'c'])
+  metrics.write(4, evalMetrics('a/b', [rollout()], 4))
+  expect(missed()).toEqual(['a', 'c'])
+  metrics.write(4, evalMetrics('a', [rollout({ reward: null })], 4))
+  expect(missed()).toEqual(['c'])
+  metrics.close()
+  folder.close()
+})
 
 const row = (id: number, question: string, reward: number) =>
   ({
