@@ -146,7 +146,8 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       rewardTimeoutSeconds: args.reward_timeout,
       algorithm,
       progress: monitor.progress,
-      again: { ...FAILED_STEP, hopeless: () => gpu.lost !== undefined || sampler.gone() },
+      // A fork is a new run, often of another environment.
+      again: { ...FAILED_STEP, hopeless: () => gpu.lost !== undefined || sampler.gone(), worked: firstStep > 0 && !loaded.fork },
       warn: (line) => monitor.console.warn(line),
     })
     const evaluated = args.eval_strategy === 'no' ? [] : environments.filter((source) => evaluatedRows(source).length > 0)

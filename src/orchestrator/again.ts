@@ -10,18 +10,21 @@ export interface Again extends Pauses {
   tries: number
   /** Whether it is known that retrying cannot help, as the sampler is gone. */
   hopeless: () => boolean
+  /** Whether the run has scored steps already, before it was resumed. Default false. */
+  worked?: boolean
 }
 
 /** Replays a step until at least one of its rollouts is scored. */
 export class Replays {
   readonly #again: Again | undefined
   readonly #warn: ((line: string) => void) | undefined
-  /** Whether any step was scored so far. If none was, the failure is likely a mistake rather than an outage, and is reported at once. */
-  #worked = false
+  /** Whether any step of the run was scored so far. If none was, the failure is likely a mistake rather than an outage, and is reported at once. */
+  #worked: boolean
   readonly #stop = new AbortController()
 
   constructor(again: Again | undefined, warn: ((line: string) => void) | undefined) {
     this.#again = again
+    this.#worked = again?.worked ?? false
     this.#warn = warn
   }
 

@@ -329,6 +329,15 @@ describe('a step whose rollouts all failed', () => {
     await orchestrator.close()
   })
 
+  test('is played again also if it is the first since the run was resumed', async () => {
+    const resumed = { again: { ...again, worked: true }, done: { step: 1, tasks: 2 } }
+    const { orchestrator, generator } = await makeOrchestrator(failing(0, 6), resumed)
+    const { rollouts } = await orchestrator.batch(2, 1)
+    expect(rollouts.every(({ rollout }) => rollout.reward !== null)).toBe(true)
+    expect(generator.requests).toHaveLength(12)
+    await orchestrator.close()
+  })
+
   test('is not played again once the run is to end, and a pause is over then', async () => {
     const slow = { ...again, firstMs: 60_000, longestMs: 60_000 }
     const { orchestrator } = await makeOrchestrator(failing(6, 99), {
