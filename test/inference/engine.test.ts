@@ -416,6 +416,21 @@ it('takes no memory for more tokens of prompts in a step than its sequences have
   decoder.release()
 })
 
+it('that could not be made does not count as one that training shares the device with', async () => {
+  const decoder = await goldenDecoder(gpu, 'llama')
+  const { engines } = gpu.share
+  gpu.pool.trim()
+  gpu.pool.limitBytes = gpu.pool.bytesReserved + 2 ** 16
+  try {
+    expect(() => anyEngine(decoder)).toThrow(GpuMemoryError)
+  } finally {
+    gpu.pool.limitBytes = Infinity
+  }
+  expect(() => anyEngine(decoder, { maxAdapterRank: 5 })).toThrow(UserError)
+  expect(gpu.share.engines).toBe(engines)
+  decoder.release()
+})
+
 it('refuses steps whose activations are more than the adapter binds at once', async () => {
   const decoder = await goldenDecoder(gpu, 'llama')
   const { hiddenSize, intermediateSize, kvHeads, headDim } = decoder.config
