@@ -150,6 +150,7 @@ describe.each(modes.filter(isRun))('$name', ({ facts, needs }) => {
       expect([...logprobs.subarray(0, 2)]).toEqual([0, -2000])
       expect(logprobs[2]).toBeCloseTo(-Math.LN2, 6)
       expect([...entropy.subarray(0, 2)].map(Math.abs)).toEqual([0, 0])
+      expect(entropy[2]).toBeCloseTo(Math.LN2, 6)
     })
   })
 })

@@ -45,8 +45,9 @@ fn fold(at: u32, n: u32, inv: f32, before: vec4f, lane: u32) -> vec4f {
   }
   let s_all = lanes_sum(lane, s);
   let w_all = lanes_sum(lane, w);
-  // If the row was empty before, its sums are 0, and this adds nothing.
-  let shift = before.x - m;
+  // If the row was empty before, its sums are 0, and this adds nothing. Nor does a row of dropped tokens (-3e38, draw.wgsl), whose shift would be too
+  // large to multiply by; from -1000 on, exp is 0.
+  let shift = max(before.x - m, -1000.0);
   let shrink = exp(shift);
   return vec4f(m, fma(before.y, shrink, s_all), fma(fma(before.y, shift, before.z), shrink, w_all), before.w);
 }
