@@ -37,7 +37,8 @@ export interface RolloutOptions {
 export interface Gate {
   /** `again`: this is not the rollout's first answer. */
   take(again: boolean): Promise<void>
-  give(): void
+  /** @param tokens of the answer; none if it failed */
+  give(tokens?: number): void
 }
 
 /** The environment's state of each rollout whose group is still to be scored. */
@@ -207,7 +208,7 @@ class GatedClient implements ChatClient {
       if (!this.#closed) {
         // The environment may have requested several answers at once, of which others still wait at the gate.
         if (this.#sampling === 0) this.#clock.step(this.#waiting > 0 ? null : 'the environment')
-        if (this.#gate) this.#give()
+        if (this.#gate) this.#give(tokens)
       }
     }
   }
@@ -224,9 +225,9 @@ class GatedClient implements ChatClient {
     this.#answered = undefined
   }
 
-  #give(): void {
+  #give(tokens = 0): void {
     this.#held--
-    this.#gate!.give()
+    this.#gate!.give(tokens)
   }
 }
 

@@ -324,9 +324,9 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'perf/generation_throughput': {
     group: 'Speed and memory',
-    formula: 'tokens sampled since the last step / time/generate',
+    formula: 'tokens of training answers that ended since the last step / their sampling time, split among simultaneous ones',
     unit: 'tokens/s',
-    healthy: 'steady; falls as completions grow longer',
+    healthy: 'steady; falls as completions grow longer; null if no answer ended',
     trl: 'generation_tok_per_s',
   },
   'perf/peak_memory': {

@@ -50,17 +50,21 @@ export interface Course extends Pick<RolloutSet, 'pending'> {
  * or the rollout is scored.
  */
 export function gateOf(flight: Flight, samplers: Slots, meters: readonly Meter[], soon = false): Gate {
+  // One entry for each answer that is being sampled: what the meters returned. A rollout that has several at once gets the oldest one's first, which
+  // is the same in their sum.
+  const begun: number[][] = []
   return {
     take: async (again) => {
       flight.state = 'queued'
       await samplers.take(again || soon)
       flight.since ??= performance.now()
       flight.state = 'decoding'
-      for (const meter of meters) meter.enter()
+      begun.push(meters.map((meter) => meter.enter()))
     },
-    give: () => {
+    give: (tokens = 0) => {
       flight.state = 'scoring'
-      for (const meter of meters) meter.leave()
+      const entered = begun.shift()!
+      meters.forEach((meter, i) => meter.leave(entered[i], tokens))
       samplers.give()
     },
   }

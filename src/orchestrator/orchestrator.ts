@@ -94,13 +94,13 @@ export class Orchestrator {
     const { algorithm, maxOffPolicySteps } = this.#options
     const tooOld = (r: Rollout) => r.reward !== null && version - oldest(r) > maxOffPolicySteps
     const advantaged = assignAdvantages(rollouts, algorithm, tooOld)
-    const { seconds, tokens } = this.#meter.take()
+    const { seconds, speed } = this.#meter.take()
     this.#sampled.take()
     const metrics = {
       'time/wait_for_batch': waited,
       'time/wait_for_trainer': idle,
       'time/generate': seconds,
-      'perf/generation_throughput': seconds > 0 ? tokens / seconds : null,
+      'perf/generation_throughput': speed,
     }
     return { batch: trainingBatch(step, advantaged), rollouts: advantaged, dropped: rollouts.filter(tooOld).length, metrics }
   }
@@ -205,7 +205,7 @@ export class Orchestrator {
     await place
     const gate = gateOf(flight, this.#samplers, [meter, this.#sampled], plan.soon)
     try {
-      const rollout = await runRollout(task.source.env, task.row, {
+      return await runRollout(task.source.env, task.row, {
         client,
         sampling: { ...sampling, seed },
         group,
@@ -217,8 +217,6 @@ export class Orchestrator {
         rewardTimeoutSeconds,
         gate,
       })
-      meter.add(rollout.completion_tokens.ids.length)
-      return rollout
     } finally {
       this.#places.give()
       pending.delete(flight)

@@ -68,42 +68,62 @@ class Queue {
   }
 }
 
-/** Counts sampled tokens and the time during which at least one rollout is being sampled. */
+/**
+ * Counts the time during which at least one answer is being sampled, and the speed at which answers were sampled. Answers that are sampled at the same
+ * time share that time equally, and each brings its tokens and its share of the time when it ends. Tokens counted at the end of answers, over the
+ * time of all answers, would give 0 while none ends, and too much after that.
+ */
 export class Meter {
   #active = 0
+  /** When the number of active answers changed last, or at the last `take`. */
   #since = 0
   /** When counting began: at the last `take`. */
   #begin = performance.now()
   #seconds = 0
+  /** The share of an answer that has been active from the beginning on, in seconds. */
+  #share = 0
+  /** Of the answers that ended since the last `take`. */
   #tokens = 0
+  #shares = 0
 
-  enter(): void {
-    if (this.#active++ === 0) this.#since = performance.now()
+  /** An answer begins. Returns what `leave` needs. */
+  enter(): number {
+    this.#pass()
+    this.#active++
+    return this.#share
   }
 
-  leave(): void {
-    if (--this.#active === 0) this.#seconds += (performance.now() - this.#since) / 1000
-  }
-
-  add(tokens: number): void {
+  /** @param entered what `enter` returned @param tokens of the answer; one with 0 tokens (it failed or was aborted) tells nothing about the speed */
+  leave(entered: number, tokens: number): void {
+    this.#pass()
+    this.#active--
+    if (tokens === 0) return
     this.#tokens += tokens
+    this.#shares += this.#share - entered
   }
 
   /** Seconds since the last `take` during which nothing was being sampled. */
   get idle(): number {
-    return Math.max(0, (performance.now() - this.#begin) / 1000 - this.#busy)
+    this.#pass()
+    return Math.max(0, (this.#since - this.#begin) / 1000 - this.#seconds)
   }
 
-  /** Returns what was counted since the last call, and starts again from 0. */
-  take(): { seconds: number; tokens: number } {
-    const seconds = this.#busy
-    const tokens = this.#tokens
-    this.#since = this.#begin = performance.now()
-    this.#seconds = this.#tokens = 0
-    return { seconds, tokens }
+  /** Returns the seconds since the last call, and the tokens per second of the answers that ended since then (null: none did). Starts again from 0. */
+  take(): { seconds: number; speed: number | null } {
+    this.#pass()
+    const [seconds, speed] = [this.#seconds, this.#shares > 0 ? this.#tokens / this.#shares : null]
+    this.#begin = this.#since
+    this.#seconds = this.#tokens = this.#shares = 0
+    return { seconds, speed }
   }
 
-  get #busy(): number {
-    return this.#seconds + (this.#active > 0 ? (performance.now() - this.#since) / 1000 : 0)
+  /** Counts the time since the last call. */
+  #pass(): void {
+    const now = performance.now()
+    const seconds = (now - this.#since) / 1000
+    this.#since = now
+    if (this.#active === 0) return
+    this.#seconds += seconds
+    this.#share += seconds / this.#active
   }
 }

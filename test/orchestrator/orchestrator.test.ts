@@ -129,6 +129,20 @@ test('a step that was sampled before the batch before it was taken has no speed 
   expect((await orchestrator.batch(2, 1)).metrics).toMatchObject({ 'time/generate': 0, 'perf/generation_throughput': null })
 })
 
+test('a step that was sampled ahead has no speed, rather than 0, while answers of the next one are sampled', async () => {
+  const { orchestrator, generator } = await makeOrchestrator((_, n) => ({ text: String(n), afterMs: n < 12 ? 0 : 400 }))
+  orchestrator.prepare(1)
+  orchestrator.prepare(2)
+  await vi.waitFor(() => expect([generator.requests.length, generator.running]).toEqual([12, 0]))
+  await orchestrator.batch(1, 0)
+  orchestrator.prepare(3)
+  await vi.waitFor(() => expect(generator.running).toBe(6))
+  const { metrics } = await orchestrator.batch(2, 1)
+  expect(metrics['time/generate']).toBeGreaterThan(0)
+  expect(metrics['perf/generation_throughput']).toBeNull()
+  expect((await orchestrator.batch(3, 2)).metrics['perf/generation_throughput']).toBeGreaterThan(0)
+})
+
 test('too old: dropped, counted, written', async () => {
   const { orchestrator, generator } = await makeOrchestrator(counting, { maxOffPolicySteps: 2 })
   generator.version = 4

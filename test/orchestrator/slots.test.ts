@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { expect, test } from 'vitest'
+import { expect, onTestFinished, test, vi } from 'vitest'
 import { Meter, Slots } from '../../src/orchestrator/slots.ts'
 
 test('first come, first served, and nobody slips in when a permit comes back', async () => {
@@ -36,22 +36,44 @@ test('the meter counts time in which anything ran, once', async () => {
   meter.enter()
   meter.enter()
   await sleep(30)
-  meter.leave()
-  meter.leave()
+  meter.leave(0, 2)
+  meter.leave(0, 3)
   const passed = (performance.now() - begin) / 1000
   await sleep(30)
-  meter.add(5)
   const first = meter.take()
-  expect(first.tokens).toBe(5)
   expect(first.seconds).toBeGreaterThan(0.02)
   expect(first.seconds).toBeLessThanOrEqual(passed)
-  expect(meter.take()).toEqual({ seconds: 0, tokens: 0 })
+  expect(meter.take()).toEqual({ seconds: 0, speed: null })
   meter.enter()
   await sleep(50)
   const [second, third] = [meter.take(), meter.take()]
   expect(second.seconds).toBeGreaterThan(0.04)
   // What was counted is not counted again.
   expect(third.seconds).toBeLessThan(second.seconds)
+})
+
+test('the speed is that of the answers that ended, each with its share of the time since it began', () => {
+  let now = 0
+  const clock = vi.spyOn(performance, 'now').mockImplementation(() => now * 1000)
+  onTestFinished(() => clock.mockRestore())
+  const meter = new Meter()
+  const begun = [meter.enter(), meter.enter(), meter.enter()]
+  now = 3
+  // None has ended: they have no speed yet, rather than 0.
+  expect(meter.take()).toEqual({ seconds: 3, speed: null })
+  meter.leave(begun[0], 12)
+  now = 5
+  meter.leave(begun[1], 10)
+  // 12 + 10 tokens in 1 + 2 seconds of the sampler's time.
+  expect(meter.take()).toEqual({ seconds: 2, speed: 22 / 3 })
+  now = 9
+  // One that failed tells nothing.
+  meter.leave(begun[2], 0)
+  expect(meter.take()).toEqual({ seconds: 4, speed: null })
+  const alone = meter.enter()
+  now = 11
+  meter.leave(alone, 8)
+  expect(meter.take()).toEqual({ seconds: 2, speed: 4 })
 })
 
 test('the meter counts as idle the time since the last take in which nothing ran', async () => {
@@ -66,7 +88,7 @@ test('the meter counts as idle the time since the last take in which nothing ran
   await sleep(60)
   const busy = (performance.now() - ran) / 1000
   // While something runs, and after it.
-  for (const end of [() => {}, () => meter.leave()]) {
+  for (const end of [() => {}, () => meter.leave(0, 1)]) {
     end()
     expect(meter.idle).toBeLessThanOrEqual((performance.now() - begin) / 1000 - busy)
   }
