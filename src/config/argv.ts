@@ -123,9 +123,13 @@ export function overrideSources(
 ): { sources: Source[]; problems: string[] } {
   const sources: Source[] = []
   const problems: string[] = []
-  for (const { key, value, word } of overrides) {
+  const isEnvId = (path: string[] | string) => typeof path !== 'string' && path[0] === 'env' && path[2] === 'id'
+  // Another id replaces the environment, whose other keys may stand before it.
+  const asked = overrides
+    .map((override) => ({ ...override, found: findKey(override.key, mergeSources(files), tree) }))
+    .toSorted((a, b) => Number(isEnvId(b.found)) - Number(isEnvId(a.found)))
+  for (const { value, word, found } of asked) {
     const flag = word.split('=')[0]
-    const found = findKey(key, mergeSources(files), tree)
     if (typeof found === 'string') {
       problems.push(`${flag} ${found}`)
       continue
@@ -157,6 +161,9 @@ export function overrideSources(
       at = next as Table
     })
     const read = value === undefined ? true : readValue(value, node)
+    // As in a file: the arguments and the name of one environment are not those of another. Its share of a mixture stays.
+    if (isEnvId(found) && at.id !== undefined && at.id !== read)
+      for (const name of Object.keys(at)) if (name !== 'weight') delete at[name]
     at[found[found.length - 1]] = read
     // An empty table replaces the earlier value, as merging it would change nothing.
     if (isTable(read) && Object.keys(read).length === 0) for (const source of [...files, ...sources]) clear(source, found)

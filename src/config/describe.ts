@@ -111,6 +111,7 @@ export function configReference(): string {
     '    node train.js @ configs/quickstart.toml [@ overlay.toml ...] [--trainer.args.learning_rate 1e-4] [--dry-run]',
     '',
     '- Tables are merged key by key; any other value replaces the earlier one. An `[env]` with another `id` replaces the environment and its `args`.',
+    '  So does `--env.id`, before or after other overrides of the environment, but it keeps the `weight`.',
     '- An override is a dotted key in snake_case or kebab-case. Its last part is enough if only one key has it: `--max-steps 2`. `{}` empties a table:',
     '  `--inference.args {}`.',
     '- Unknown keys, wrong types and contradictory keys are all reported at once, with file, line and column. Arguments that an environment refuses are',

@@ -463,6 +463,22 @@ describe('composition', () => {
     expect(load('@', args, '--env.args', '{}').config.env[0].args).toEqual({})
   })
 
+  test('another id replaces an environment as an overlay does; its keys may come before or after', () => {
+    const path = file('args.toml', `${minimal}name = "words"\nargs = { words = 4 }\n`)
+    const envOf = (...words: string[]) => load('@', path, ...words).config.env
+    const other = { id: 'arithmetic', name: 'arithmetic', args: {}, weight: 1 }
+    expect(envOf('--env.id', 'arithmetic')).toEqual([other])
+    expect(envOf('@', file('other.toml', '[env]\nid = "arithmetic"\n'))).toEqual([other])
+    expect(envOf('--env.id', 'reverse-text')).toMatchObject([{ id: 'reverse-text', name: 'words', args: { words: 4 } }])
+    const withArgs = { ...other, args: { digits: 2, terms: 3 } }
+    expect(envOf('--env.args.digits', '2', '--env.id', 'arithmetic', '--env.args.terms', '3')).toEqual([withArgs])
+    const two = file('two.toml', `model = "x"\n[[env]]\nid = "arithmetic"\n[[env]]\nid = "reverse-text"\nargs = { words = 4 }\n`)
+    expect(load('@', two, '--env.1.id', 'short-answers').config.env).toMatchObject([
+      { id: 'arithmetic' },
+      { id: 'short-answers', args: {} },
+    ])
+  })
+
   test('an environment of several that is named instead of numbered', () => {
     const path = file('two.toml', 'model = "x"\n[[env]]\nid = "reverse-text"\nname = "a"\n[[env]]\nid = "arithmetic"\n')
     const said = (word: string) => errorOf(() => load('@', path, word, '3'))
