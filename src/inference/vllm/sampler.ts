@@ -323,8 +323,8 @@ export class VllmSampler implements Generator {
   }
 
   async #restore(): Promise<boolean> {
-    // False once the server was restarted, or turned out to be another one.
-    let same = true
+    // False once the server was restarted, or turned out to be another one. A revival that failed may have left it paused, with the weights' name.
+    let same = !this.#gone
     for (let tries = 1; ; tries++) {
       if (await this.#host.revive()) same = false
       try {

@@ -377,4 +377,34 @@ describe('full weights', () => {
     await next.close()
     trainer.decoder.release()
   })
+
+  it('are sampled from again after a revival that could not let generation go on', async () => {
+    const { url } = opened
+    const trainer = await openTrainer(gpu, 'full')
+    let [lost, busy, named] = [0, 0, false]
+    const where = await inFrontOf(url, (request, response) => {
+      if (request.url === '/inference/v1/generate' && lost-- > 0) response.destroy()
+      // Resuming is also how a run finds out what a server can do, before weights are loaded.
+      if (request.url === '/resume' && named && busy-- > 0) response.writeHead(503).end()
+      named = request.url === '/update_weight_version'
+    })
+    const sampler = await VllmSampler.open(samplerOptions(trainer, where, join(folder.path, 'frozen')), 0)
+    const ask = (signal?: AbortSignal) =>
+      sampler.generate({ promptIds: trainer.encode('Reverse: frozen'), sampling: sampling({ max_tokens: 4 }), signal })
+    try {
+      const first = await ask()
+      await new VllmApi(url).nameWeights("another server's")
+      // A revival gives up after four times.
+      ;[lost, busy] = [1, 4]
+      await expect(ask()).rejects.toThrow(/resume.* answered 503/)
+      expect({ gone: sampler.gone, busy }).toEqual({ gone: true, busy: 0 })
+      expect(await ask(AbortSignal.timeout(5000))).toEqual(first)
+      expect(sampler.gone).toBe(false)
+    } finally {
+      await sampler.close()
+      await new VllmApi(url).resume()
+      where.close()
+      trainer.decoder.release()
+    }
+  })
 })
