@@ -241,10 +241,10 @@ export class Engine implements ServingEngine {
     return this.#scheduler.running.size + this.#scheduler.waiting.size === 0
   }
 
-  /** Whether any request has tokens, or is about to get its first. */
+  /** Whether any request has been admitted, even if it was preempted before its first token. */
   get #begun(): boolean {
     const { running, waiting } = this.#scheduler
-    return running.size > 0 || [...waiting].some(({ ids }) => ids.length > 0)
+    return running.size > 0 || [...waiting].some(({ begun }) => begun)
   }
 
   /** Resolves when no step is in flight. */

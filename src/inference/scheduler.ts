@@ -109,11 +109,11 @@ export class Scheduler {
   /**
    * Moves waiting sequences to the running ones while there is room.
    * @param versionOf the version, within its adapter, of the weights with which a sequence runs
-   * @param begunOnly admit only preempted sequences, which have tokens already
+   * @param begunOnly admit only sequences that were preempted
    */
   admit(versionOf: (sequence: Sequence) => PolicyVersion, begunOnly = false): void {
     for (const sequence of this.waiting) {
-      if (begunOnly && sequence.ids.length === 0) continue
+      if (begunOnly && !sequence.begun) continue
       // Tokens that were drawn before the preemption may not have been read back yet.
       if (this.running.size >= this.#options.maxSequences || sequence.pending > 0) return
       if (!this.#place(sequence, versionOf(sequence))) return

@@ -134,6 +134,11 @@ export class Sequence {
     this.#promptLogprobs[position] = { logprob, ...top }
   }
 
+  /** Whether it was admitted before; it may have been preempted since. */
+  get begun(): boolean {
+    return this.cachedTokens !== undefined
+  }
+
   /** Number of tokens drawn so far, including those not read back yet. */
   get drawn(): number {
     return this.ids.length + this.pending

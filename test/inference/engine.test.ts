@@ -232,6 +232,21 @@ describe.each(ways)('engine, $way', ({ ahead, readBlock }) => {
     expect((await ask(prompts[0], { max_tokens: 3 })).ids).toHaveLength(3)
   })
 
+  it('pauses only when those have ended, too, that lost their pages before their first token', async () => {
+    engine = engineOf(decoder, { cacheRows: 40, maxLength: 40, pageSize: 4, maxPrefillRows: 1 })
+    const long = [...prompts[1], ...prompts[0]]
+    // While the second prompt is computed, the first request needs its pages.
+    const requests = [ask(prompts[2], { max_tokens: 30 }), ask(long, { max_tokens: 3 })]
+    await until(() => engine.stats().running === 2)
+    const begun = Promise.all(requests)
+    const later = ask(prompts[0], { max_tokens: 2 })
+    await engine.pause('wait')
+    expect(engine.stats()).toMatchObject({ preemptions: 1, paused: true, finished: 2, running: 0, waiting: 1 })
+    expect((await begun).map(({ ids }) => ids.length)).toEqual([30, 3])
+    engine.resume()
+    expect((await later).ids).toHaveLength(2)
+  })
+
   it('goes on when it is resumed before those that run have ended', async () => {
     engine = engineOf(decoder)
     const result = ask(prompts[0], { max_tokens: 40 })

@@ -313,7 +313,8 @@ describe(`the scheduler, ${seedWords}`, () => {
     const simulation = new Simulation(new Random(7), {})
     const { scheduler } = simulation
     const [first, begun] = [simulation.submit([1, 2], 3), simulation.submit([3, 4], 3)]
-    begun.push(5, 0, 0)
+    // As after a preemption before its first token.
+    begun.cachedTokens = 0
     scheduler.admit(() => 0, true)
     expect([...scheduler.running]).toEqual([begun])
     scheduler.admit(() => 0)
