@@ -69,6 +69,8 @@ export class BufferPool {
   scratch: { take(bytes: number, label: string): GpuBuffer } | undefined
   readonly #parts = new WeakMap<GpuBuffer, Map<string, GpuBuffer>>()
   readonly #staging = new Set<GpuTexture>()
+  /** Within `orNothing`: what it would release. */
+  #taken: Set<GpuBuffer> | undefined
   bytesInUse = 0
   bytesReserved = 0
   peakBytes = 0
@@ -102,11 +104,26 @@ export class BufferPool {
     const size = options.exact || (sizeClass(bytes) > most && exactly <= most) ? exactly : sizeClass(bytes)
     const list = options.exact ? undefined : this.#free.get(size)
     const known = list && takeOldest(list)
-    if (!known) return this.#make(size, label, (b) => this.#giveBack(b, options.exact === true))
+    const buffer = known ?? this.#make(size, label, (b) => this.#giveBack(b, options.exact === true))
+    if (!options.exact) this.#taken?.add(buffer)
+    if (!known) return buffer
     known.released = false
     known.label = label
     this.#count(known.bytes, 0)
     return known
+  }
+
+  /** Runs `fn`. If it throws, as when memory runs out, the buffers that it acquired and did not release are released, except `exact` ones. */
+  orNothing(fn: () => void): void {
+    const taken = (this.#taken = new Set())
+    try {
+      fn()
+    } catch (error) {
+      for (const buffer of taken) buffer.release()
+      throw error
+    } finally {
+      this.#taken = undefined
+    }
   }
 
   #make(size: number, label: string, onRelease: (buffer: GpuBuffer) => void): GpuBuffer {
@@ -249,6 +266,7 @@ export class BufferPool {
 
   #giveBack(buffer: GpuBuffer, exact: boolean): void {
     buffer.released = true
+    this.#taken?.delete(buffer)
     this.bytesInUse -= buffer.bytes
     if (exact) {
       this.#destroy(buffer)

@@ -172,77 +172,84 @@ export class Sampler {
    * @param draws the rows, if one of them `needsMore`. Their lists are uploaded, so this cannot be part of a plan.
    */
   draw(rows: number, draws?: Draw[]): void {
+    // If memory runs out, requests fail, and later ones need the same memory.
+    this.#gpu.pool.orNothing(() => this.#draw(rows, draws))
+  }
+
+  #draw(rows: number, draws?: Draw[]): void {
     const tape = new Tape(this.#gpu, false)
     const { config, norm } = this.#decoder
     const normed = rmsNorm(tape, new Tensor(this.hidden, rows, config.hiddenSize, false), norm)
-    // Everything is released even if memory runs out in between: requests then fail, and later ones need the same memory.
-    const held: GpuBuffer[] = []
-    try {
-      for (let first = 0; first < rows; first += this.#chunkRows) {
-        const count = Math.min(this.#chunkRows, rows - first)
-        this.#drawChunk(normed, first, count, draws?.slice(first, first + count) ?? [], held)
-        for (const buffer of held.splice(0)) buffer.release()
-      }
-    } finally {
-      for (const buffer of held) buffer.release()
-      tape.done(normed)
+    for (let first = 0; first < rows; first += this.#chunkRows) {
+      const count = Math.min(this.#chunkRows, rows - first)
+      this.#drawChunk(normed, first, count, draws?.slice(first, first + count) ?? [])
     }
+    tape.done(normed)
   }
 
-  /** @param held gets all buffers that are acquired here, for the caller to release */
-  #drawChunk(normed: Tensor, first: number, rows: number, draws: Draw[], held: GpuBuffer[]): void {
+  #drawChunk(normed: Tensor, first: number, rows: number, draws: Draw[]): void {
     const gpu = this.#gpu
-    const hold = (buffer: GpuBuffer): GpuBuffer => {
-      held.push(buffer)
-      return buffer
-    }
-    const room = (words: number, label: string): GpuBuffer => hold(gpu.pool.acquire(words * 4, label))
     const { weight, scale } = this.#decoder.head
     const vocabulary = weight.rows
     const part = (buffer: GpuBuffer, words: number, start = 0): BufferRange => {
       return { buffer, offset: (start + first * words) * 4, bytes: rows * words * 4 }
     }
-    const logits = room(rows * vocabulary, 'logits')
-    const [stats, entropy, lse] = [statisticsWords(gpu, vocabulary), 1, 1].map((n) => room(rows * n, 'sampling'))
+    const logits = gpu.pool.acquire(rows * vocabulary * 4, 'logits')
+    const words = [statisticsWords(gpu, vocabulary), 1, 1]
+    const [stats, entropy, lse] = words.map((n) => gpu.pool.acquire(rows * n * 4, 'sampling'))
     const [settings, seeds] = [part(this.#settings, settingsPerRow), part(this.#seeds, 2)]
     const inverseTemperatures = part(this.#inverse, 1)
     const [drawn, logprobs] = [part(this.results, 1), part(this.results, 1, this.#logprobsAt)]
     linear(gpu, part(normed.buffer, normed.columns), rows, weight, logits, { alpha: scale })
     const [changes, isLeft] = [draws.some(isChanged), draws.some(isProcessed)]
-    const choices = changes || isLeft ? room(rows * vocabulary, 'changed logits') : logits
-    // Rows after the last draw are not in use.
-    if (choices !== logits) gpu.copy(logits, 0, choices, 0, draws.length * vocabulary * 4)
-    if (changes) this.#adjust(choices, settings, draws, hold)
+    const choices = changes || isLeft ? this.#copy(logits, draws.length) : logits
+    if (changes) this.#adjust(choices, settings, draws)
     drawTokens(gpu, { logits: choices, settings, seeds, drawn }, rows, vocabulary)
     const scored = { targets: drawn, stats, logprobs, entropy, lse }
     scoreRows(gpu, { logits, ...scored }, { rows, vocabulary, inverseTemperature: inverseTemperatures })
     const sources = [{ logits, inverseTemperatures: inverseTemperatures as Binding }]
+    let left: GpuBuffer | undefined
     if (isLeft) {
       maskLogits(gpu, { logits: choices, settings, seeds, drawn }, rows, vocabulary)
-      const processed = Float32Array.from({ length: rows }, (_, i) => Number(i < draws.length && isProcessed(draws[i])))
-      const left = hold(gpu.upload(processed, 'sampling'))
+      left = gpu.upload(
+        Float32Array.from({ length: rows }, (_, i) => Number(i < draws.length && isProcessed(draws[i]))),
+        'sampling',
+      )
       sources.push({ logits: choices, inverseTemperatures: left })
       scoreRows(gpu, { logits: choices, ...scored }, { rows, vocabulary, inverseTemperature: left })
     }
     const tops = draws.map(topOf)
     if (tops.some((top) => top !== undefined)) {
-      const counts = Uint32Array.from({ length: rows }, (_, i) => 1 + (tops[i] ?? -1))
-      const wanted = hold(gpu.upload(counts, 'sampling'))
-      const records = room(rows * topWords, 'most likely tokens')
+      const wanted = gpu.upload(
+        Uint32Array.from({ length: rows }, (_, i) => 1 + (tops[i] ?? -1)),
+        'sampling',
+      )
+      const records = gpu.pool.acquire(rows * topWords * 4, 'most likely tokens')
       for (const source of sources) topTokens(gpu, { ...source, stats, targets: drawn, wanted, records }, rows, vocabulary)
       const { buffer, offset, bytes } = part(this.results, topWords, this.#topsAt)
       gpu.copy(records, 0, buffer, offset, bytes)
+      for (const held of [wanted, records]) held.release()
     }
+    for (const held of new Set([logits, choices, stats, entropy, lse])) held.release()
+    left?.release()
+  }
+
+  /** Copies the first rows of the logits, to be modified and drawn from. */
+  #copy(logits: GpuBuffer, rows: number): GpuBuffer {
+    const copy = this.#gpu.pool.acquire(logits.bytes, 'changed logits')
+    this.#gpu.copy(logits, 0, copy, 0, rows * this.#decoder.head.weight.rows * 4)
+    return copy
   }
 
   /** Applies masks, biases and penalties in place. */
-  #adjust(logits: GpuBuffer, settings: BufferRange, draws: Draw[], hold: (buffer: GpuBuffer) => GpuBuffer): void {
+  #adjust(logits: GpuBuffer, settings: BufferRange, draws: Draw[]): void {
     const gpu = this.#gpu
     const lists = packChanges(draws.map((draw) => (isChanged(draw) ? changesOf(draw.sequence) : { entries: [] })))
     const [start, entries, maskAt, masks] = [lists.start, lists.entries, lists.maskAt, lists.masks].map((list) =>
-      hold(gpu.upload(list, 'changes of logits')),
+      gpu.upload(list, 'changes of logits'),
     )
     adjustLogits(gpu, { logits, settings, start, entries, maskAt, masks }, draws.length, this.#decoder.head.weight.rows)
+    for (const list of [start, entries, maskAt, masks]) list.release()
   }
 
   /** Waits for the tokens of the last `draw`. @param stepRows size of the step, used to predict the length of the wait */

@@ -55,6 +55,27 @@ describe('buffers', () => {
     texture.release()
     expect(() => texture.release()).toThrow("texture 'image' is released twice")
   })
+  test('of work that fails are released, unless it released them itself or they have its exact size', () => {
+    const { pool } = gpu
+    const { bytesInUse } = pool
+    let exact!: GpuBuffer
+    const work = (error?: Error) => {
+      pool.orNothing(() => {
+        const [first, second] = ['first', 'second'].map((label) => pool.acquire(1000, label))
+        first.release()
+        pool.acquire(1000, 'first, again')
+        exact = pool.acquire(16, 'exact', { exact: true })
+        if (error) throw error
+        second.release()
+      })
+    }
+    expect(() => work(new Error('no more'))).toThrow('no more')
+    expect(pool.bytesInUse).toBe(bytesInUse + 16)
+    exact.release()
+    work()
+    expect(pool.bytesInUse).toBe(bytesInUse + 1024 + 16)
+    exact.release()
+  })
   test('used after release are caught', () => {
     const [x, y] = [gpu.upload(floats(1), 'x'), gpu.pool.acquire(4, 'gone')]
     double(gpu, x, y, 1) // its bind group is cached now, and must not hide the mistake

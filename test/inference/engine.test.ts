@@ -358,7 +358,7 @@ describe.each(ways)('a step that fails, $way', ({ ahead, readBlock }) => {
     }
     const result = await engine.generate(request)
     const missing = new Set<string>()
-    for (let more = 0; ; more += 1024) {
+    for (let more = 0; ; more += 256) {
       gpu.pool.trim()
       const held = gpu.pool.bytesInUse
       gpu.pool.limitBytes = gpu.pool.bytesReserved + more
