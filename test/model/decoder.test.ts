@@ -299,6 +299,22 @@ test('a model that does not fit gives back what was made of it, and the device c
   files.close()
 })
 
+test('rotary tables of two kinds of layers are made again if there was memory for only one', async () => {
+  const { pool } = gpu
+  const { bytesInUse } = pool
+  const decoder = await openDecoder(gpu, `${fixtures}odd/gemma3/model`, 'frozen')
+  const { rotary, config } = decoder
+  pool.trim()
+  pool.limitBytes = pool.bytesReserved + config.headDim * 4 * 256
+  expect(() => rotary.table(256)).toThrow(GpuMemoryError)
+  pool.limitBytes = Infinity
+  const tables = [rotary.table(256), rotary.table(256, config.slidingLayers![0])]
+  expect(tables.map(({ released }) => released)).toEqual([false, false])
+  expect(tables[0]).not.toBe(tables[1])
+  decoder.release()
+  expect(pool.bytesInUse).toBe(bytesInUse)
+})
+
 test('the head of a tied model gives its gradient to the embedding', async () => {
   const c = await openCase(`${fixtures}odd/llama-odd`)
   const decoder = await openDecoder(gpu, `${fixtures}odd/llama-odd/model`, 'full')

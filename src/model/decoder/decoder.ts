@@ -117,9 +117,10 @@ export class RotaryCache {
     if (!this.#table || positions > this.#positions) {
       this.#positions = Math.max(256, 2 ** Math.ceil(Math.log2(positions)))
       this.release()
-      this.#table = this.#gpu.upload(rotaryTable(this.#inverse, this.#positions, this.#factor), 'rotary table')
+      // The first last: its presence says that both are there.
       if (this.#others.length > 0)
         this.#other = this.#gpu.upload(rotaryTable(this.#otherInverse, this.#positions), 'rotary table of other layers')
+      this.#table = this.#gpu.upload(rotaryTable(this.#inverse, this.#positions, this.#factor), 'rotary table')
     }
     return layer !== undefined && this.#others.includes(layer) ? this.#other! : this.#table
   }
