@@ -19,6 +19,8 @@ export class StopWatch {
   #ids: number[] = []
   #settled = 0
   #settledText = ''
+  /** The text of the ids that are not settled. */
+  #open = ''
   /** Length of the text that arrived while stop strings did not count: a stop string must end after it. */
   #skipped = 0
 
@@ -42,10 +44,17 @@ export class StopWatch {
     if (!look) this.#skipped = (this.#text + fresh).replace(/\ufffd+$/, '').length
     const found = look && earliest(this.#text.slice(from) + fresh, this.#stop, this.#skipped - from)
     if (found) return { stop: found.stop, text: (this.#text + fresh).slice(0, from + found.at) }
+    // A special token that is skipped. Beside '' alone, this also excludes a space at the beginning, which some decoders leave out.
+    if (fresh === this.#open && this.#decode([id, id]) === '') {
+      this.#ids.pop()
+      return undefined
+    }
+    this.#open = fresh
     const all = { count: this.#ids.length, text: tail }
     const settled = tail.endsWith('\ufffd') ? settledIds(this.#ids, this.#settled, tail, this.#decode) : all
     if (settled && tail.length > this.#settledText.length) {
       this.#text += settled.text.slice(this.#settledText.length)
+      this.#open = tail.slice(settled.text.length)
       this.#ids = this.#ids.slice(this.#settled)
       this.#settled = settled.count - this.#settled
       this.#settledText = this.#decode(this.#ids.slice(0, this.#settled))

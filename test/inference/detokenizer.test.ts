@@ -1,5 +1,5 @@
 /** Text of a stream: together it is the text of all ids, up to the first stop string, and nothing is ever taken back. */
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test, vi } from 'vitest'
 import { Detokenizer } from '../../src/inference/detokenizer.ts'
 import type { DetokenizerOptions } from '../../src/inference/detokenizer.ts'
 import { Offsets } from '../../src/inference/server/logprobs.ts'
@@ -27,6 +27,27 @@ describe.each(tokenizers)('%s', (_, open) => {
       }),
       { numRuns: 300 },
     )
+  })
+  test('tokens that are left out change no piece, and cost little, however many follow each other', async () => {
+    const tokenizer = await open()
+    const special = Array.from({ length: tokenizer.vocabSize }, (_, id) => id).filter((id) => tokenizer.isSpecial(id))
+    const out = [...special, tokenizer.vocabSize + 1]
+    const ids = fc.array(fc.oneof(fc.nat({ max: tokenizer.vocabSize - 1 }), fc.constantFrom(...out)), { maxLength: 40 })
+    const leaves = (id: number) => out.includes(id)
+    fc.assert(
+      fc.property(ids, (list) => {
+        const { pieces } = streamed(tokenizer, list)
+        expect(pieces.filter((piece, i) => piece !== '' && leaves(list[i]))).toEqual([])
+        const kept = list.filter((id) => !leaves(id))
+        expect(pieces.filter((_, i) => !leaves(list[i]))).toEqual(streamed(tokenizer, kept).pieces)
+      }),
+      { numRuns: 300 },
+    )
+    const decode = vi.spyOn(tokenizer, 'decode')
+    const stream = new Detokenizer(tokenizer)
+    for (let i = 0; i < 1000; i++) stream.push(out[i % out.length])
+    expect(decode.mock.calls.reduce((sum, [some]) => sum + some.length, 0)).toBeLessThan(10_000)
+    decode.mockRestore()
   })
   test('places in a text: a token begins where the character does that its first byte is in', async () => {
     const tokenizer = await open()

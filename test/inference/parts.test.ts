@@ -96,4 +96,43 @@ describe('stop watch', () => {
     watch.push(122)
     expect(watch.push(122)).toEqual({ stop: 'zz', text: `${decode(Array.from({ length: 1000 }, (_, i) => byteAt(i)))}a€` })
   })
+
+  describe.each([
+    ['bytes', [[0x61], [0x62], [0x20], [0xff], [0xe2], [0x82], [0xac], [0xc3], [0xa9]], 0],
+    ['pieces, without the first space', [[0x61], [0x62], [0x20], [0x20, 0x61], [0xff], [0xc3], [0xa9]], 1],
+  ] as const)('tokens that are skipped: %s', (_, tokens, strip) => {
+    const skipped = tokens.length
+    let decoded = 0
+    const decodeKept = (ids: readonly number[]) => {
+      decoded += ids.length
+      const bytes = ids.filter((id) => id < skipped).flatMap((id) => [...tokens[id]])
+      return decode(bytes[0] === 0x20 ? bytes.slice(strip) : bytes)
+    }
+
+    it('change nothing, on random streams', () => {
+      const random = new Random(seed)
+      const words = ['a', 'ab', ' ', ' a', '€', 'é', '\ufffd', 'a\ufffd', '\ufffda', '\ufffd\ufffd']
+      for (let i = 0; i < 2000; i++) {
+        const stop = [random.pick(words), random.pick(words)]
+        const [watch, plain] = [0, 1].map(() => new StopWatch(decodeKept, stop))
+        for (let n = 0; n < 12; n++) {
+          for (let s = random.int(4); s > 0; s--) expect(watch.push(skipped)).toBeUndefined()
+          const id = random.int(tokens.length)
+          const found = plain.push(id)
+          expect(watch.push(id)).toEqual(found)
+          if (found) break
+        }
+      }
+    })
+
+    it.each([[[]], [[0]], [[0, skipped - 2]]])('cost little, however many follow each other: after %j', (before) => {
+      const watch = new StopWatch(decodeKept, ['ba'])
+      for (const id of before) watch.push(id)
+      decoded = 0
+      for (let i = 0; i < 1000; i++) watch.push(skipped)
+      expect(decoded).toBeLessThan(10_000)
+      watch.push(1)
+      expect(watch.push(0)).toEqual({ stop: 'ba', text: decodeKept(before) })
+    })
+  })
 })

@@ -310,6 +310,8 @@ export function decodeStream(tokenizer: Tokenizer, options: { skipSpecialTokens?
   }
   return {
     push(id) {
+      // Decoding leaves it out.
+      if (tokenizer.idToToken(id) === null || (options.skipSpecialTokens && tokenizer.isSpecial(id))) return ''
       ids.push(id)
       const text = decode(ids)
       if (text.length <= givenText.length) return ''
