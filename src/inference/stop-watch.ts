@@ -41,7 +41,6 @@ export class StopWatch {
     const tail = this.#decode(this.#ids)
     const fresh = tail.slice(this.#settledText.length)
     const from = Math.max(0, this.#text.length - this.#reach)
-    if (!look) this.#skipped = (this.#text + fresh).replace(/\ufffd+$/, '').length
     const found = look && earliest(this.#text.slice(from) + fresh, this.#stop, this.#skipped - from)
     if (found) return { stop: found.stop, text: (this.#text + fresh).slice(0, from + found.at) }
     // A special token that is skipped. Beside '' alone, this also excludes a space at the beginning, which some decoders leave out.
@@ -59,6 +58,8 @@ export class StopWatch {
       this.#settled = settled.count - this.#settled
       this.#settledText = this.#decode(this.#ids.slice(0, this.#settled))
     }
+    // The U+FFFD at the end may still become a character, unless they are settled.
+    if (!look) this.#skipped = this.#text.length + this.#open.replace(/\ufffd+$/, '').length
     return undefined
   }
 }

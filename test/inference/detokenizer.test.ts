@@ -1,9 +1,12 @@
 /** Text of a stream: together it is the text of all ids, up to the first stop string, and nothing is ever taken back. */
 import { describe, expect, test, vi } from 'vitest'
+import { neutralSampling } from '../../src/common/sampling.ts'
 import { Detokenizer } from '../../src/inference/detokenizer.ts'
 import type { DetokenizerOptions } from '../../src/inference/detokenizer.ts'
+import { Sequence, type Ending } from '../../src/inference/sequence.ts'
 import { Offsets } from '../../src/inference/server/logprobs.ts'
-import type { Tokenizer } from '../../src/model/tokenizer/tokenizer.ts'
+import { OutputText } from '../../src/inference/server/text.ts'
+import { makeTokenizer, type Tokenizer } from '../../src/model/tokenizer/tokenizer.ts'
 import { smollm2, withoutSmollm2 } from '../model/helpers.ts'
 import fc from '../fast-check.ts'
 import { openGgufTokenizer, openTiny } from './tokenizers.ts'
@@ -103,4 +106,57 @@ test('holds back what may become a stop string or a character, and no more', asy
   expect(streamed(tokenizer, [...Buffer.from('sto')], { stop: ['stop'] }).pieces).toEqual(['', '', '', 'sto'])
   expect(streamed(tokenizer, [0xe2, 0x82], {}).text).toBe('\ufffd')
   expect(streamed(tokenizer, [...Buffer.from('a.b.c')], { stop: ['.', ''] })).toMatchObject({ text: 'a', stopped: '.' })
+})
+
+test('the engine and the server cut at the same stop string after min_tokens, whatever part of a character a token ends with', async () => {
+  // In the byte-level alphabet. Merged tokens begin or end within a character, as many do in real vocabularies.
+  const pieces = ['a', 'b', 'ab', 'Ã', '©', 'ÿ', 'â', 'aÃ', '©b', 'aÿb', 'aâ']
+  const byteLevel = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: true }
+  const end = {
+    id: pieces.length,
+    content: '<end>',
+    single_word: false,
+    lstrip: false,
+    rstrip: false,
+    normalized: false,
+    special: true,
+  }
+  const vocab = Object.fromEntries(pieces.map((piece, id) => [piece, id]))
+  const tokenizer = makeTokenizer({
+    label: 'test',
+    tokenizerJson: {
+      added_tokens: [end],
+      decoder: byteLevel,
+      pre_tokenizer: byteLevel,
+      model: { type: 'BPE', vocab, merges: [] },
+    },
+    tokenizerConfig: {},
+    chatTemplate: null,
+    eosTokenIds: [],
+  })
+  const rules = { eosTokenIds: new Set<number>(), decode: tokenizer.decode.bind(tokenizer) }
+  const settle = { resolve: () => {}, reject: () => {}, abort: () => {} }
+  const ids = fc.array(fc.nat({ max: pieces.length }), { minLength: 1, maxLength: 10 })
+  const words = fc.constantFrom('a', 'ab', 'b', 'é', 'aé', 'éb', '\ufffd', 'a\ufffd', '\ufffda', '\ufffd\ufffd')
+  const stops = fc.array(words, { minLength: 1, maxLength: 2 })
+  const of = fc.property(ids, stops, fc.nat({ max: 6 }), fc.boolean(), (list, stop, minTokens, includeStop) => {
+    const asked = { ...neutralSampling, max_tokens: list.length, seed: 1, stop, min_tokens: minTokens }
+    const sequence = new Sequence({ promptIds: [0], sampling: asked, skipSpecialTokens: true }, rules, settle)
+    const output = new OutputText(tokenizer, { skipSpecialTokens: true, stop, stopTokens: new Set(), includeStop, minTokens })
+    let shown = ''
+    let ending: Ending | undefined
+    for (const id of list) {
+      ending = sequence.push(id, 0, 0)
+      shown += output.push(id)
+      if (ending) break
+    }
+    const { stopCondition, text } = ending!
+    const found = stopCondition.startsWith('stop: ') ? stopCondition.slice('stop: '.length) : undefined
+    shown += output.flush(found === undefined ? undefined : { stop: found, text })
+    const whole = tokenizer.decode(sequence.ids, { skipSpecialTokens: true })
+    const last = includeStop && found !== undefined ? found : ''
+    expect(shown).toBe(found === undefined ? whole : text + last)
+    expect(whole.startsWith(found === undefined ? shown : text + found)).toBe(true)
+  })
+  fc.assert(of, { numRuns: 3000 })
 })

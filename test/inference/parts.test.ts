@@ -72,6 +72,10 @@ describe('stop watch', () => {
     // The first half of a character is none yet.
     expect(from(1, 'é!', ['é'])).toEqual({ stop: 'é', text: '', tokens: 2 })
     expect(from(2, 'é!', ['é'])).toBeUndefined()
+    // Bytes that no more can follow were there before, the last ones may still become a character.
+    const bytes = [0xff, 0xff, 0xff, 0xff, 0x61]
+    const late = new StopWatch(decode, ['\ufffd', 'zz'])
+    expect(bytes.map((byte, i) => late.push(byte, i > 3)).at(-1)).toEqual({ stop: '\ufffd', text: '\ufffd' })
     // 'a' and the first half of 'é' are one token: 'a' was complete before the next one.
     const tokens = [[0x61, 0xc3], [0xa9]]
     const watch = new StopWatch((ids) => decode(ids.flatMap((id) => tokens[id])), ['a'])

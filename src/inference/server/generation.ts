@@ -237,7 +237,7 @@ export class Generation {
       rest.tokens.push(token)
     }
     const end = endOf(result, sampling)
-    const flushed = text.flush(typeof end.stopReason === 'string' ? end.stopReason : undefined)
+    const flushed = text.flush(typeof end.stopReason === 'string' ? { stop: end.stopReason, text: result.text } : undefined)
     whole += flushed
     rest.text += flushed
     const finished: Finished = { index, work, result, tokens, text: whole, ...end }

@@ -20,8 +20,8 @@ export class OutputText {
   /** Only the engine decides which stop string counted; text is held back while it may be part of one. */
   readonly #late: boolean
   #held = ''
-  /** Characters of `#held` that the last token added. */
-  #fresh = 0
+  /** Number of characters that were returned. */
+  #given = 0
 
   constructor(tokenizer: Tokenizer, rules: TextRules) {
     const { stop, includeStop, skipSpecialTokens } = rules
@@ -37,28 +37,23 @@ export class OutputText {
     return this.#late ? this.#hold(piece) : piece
   }
 
-  /** The rest, after the last token. @param stopped the stop string that ended the text */
-  flush(stopped: string | undefined): string {
+  /** The rest, after the last token. @param end the stop string that ended the text, and the engine's text before it */
+  flush(end: { stop: string; text: string } | undefined): string {
     const rest = this.#detokenizer.flush()
     if (!this.#late) return rest
-    const text = this.#held + rest
-    this.#held = ''
-    if (stopped === undefined) return text
-    // The stop string ends within the text of the last token.
-    const before = text.length - rest.length - this.#fresh
-    const at = text.indexOf(stopped, Math.max(0, before - stopped.length + 1))
-    return at < 0 ? text : text.slice(0, at + (this.#rules.includeStop ? stopped.length : 0))
+    if (!end) return this.#held + rest
+    return (end.text + (this.#rules.includeStop ? end.stop : '')).slice(this.#given)
   }
 
   #hold(piece: string): string {
     const reach = Math.max(...this.#rules.stop.map((word) => word.length)) - 1
     this.#held += piece
-    this.#fresh = piece.length
     let certain = Math.max(0, this.#held.length - piece.length - reach)
     // Never ends in the middle of a surrogate pair: clients in other languages can't join the halves again.
     if (/[\ud800-\udbff]/.test(this.#held.charAt(certain - 1))) certain--
     const given = this.#held.slice(0, certain)
     this.#held = this.#held.slice(certain)
+    this.#given += certain
     return given
   }
 }
