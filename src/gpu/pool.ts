@@ -114,10 +114,10 @@ export class BufferPool {
   }
 
   /** Runs `fn`. If it throws, as when memory runs out, the buffers that it acquired and did not release are released, except `exact` ones. */
-  orNothing(fn: () => void): void {
+  orNothing<T>(fn: () => T): T {
     const taken = (this.#taken = new Set())
     try {
-      fn()
+      return fn()
     } catch (error) {
       for (const buffer of taken) buffer.release()
       throw error

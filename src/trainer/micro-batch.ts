@@ -249,7 +249,7 @@ export class MicroBatchRunner {
     const counts = { rows, scored, tokens }
     const values = (n: number, label: string): GpuBuffer => gpu.pool.acquire(n * 4, label)
     const stride = Math.ceil(capacityOf(scored) / aligned) * aligned
-    return {
+    return gpu.pool.orNothing(() => ({
       open,
       counts,
       batch: makeBatch(gpu, counts, work?.dropoutSeed),
@@ -260,7 +260,7 @@ export class MicroBatchRunner {
       coefficient: values(stride, 'loss gradient'),
       results: values(stride * 3, 'token results'),
       stride,
-    }
+    }))
   }
 
   #freeRoom(): void {

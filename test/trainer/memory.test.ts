@@ -3,6 +3,8 @@ import { expect, test } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
 import { GpuMemoryError } from '../../src/gpu/errors.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
+import { packedBatches } from '../../src/model/decoder/packed.ts'
+import { MicroBatchRunner, type Work } from '../../src/trainer/micro-batch.ts'
 import { loadLoss } from '../../src/trainer/losses/index.ts'
 import { meanLoss } from '../../src/trainer/sft.ts'
 import {
@@ -113,6 +115,36 @@ test('where not even the smallest fits: what to lower', async () => {
   await expect(failed).rejects.toThrow(
     /^Step 1 does not fit into memory: .+ micro-batches are already as small as they can be \(\d+ tokens\)\. Lower /,
   )
+})
+
+test('a micro-batch whose buffers find no room holds none of them', async () => {
+  const gpu = await opened.gpu
+  const decoder = await loadCase(gpu, 'qwen3', 'full')
+  const { batch } = await openCase('qwen3')
+  const batches = packedBatches(decoder.config, batch.samples, 512, 'all')
+  const runner = new MicroBatchRunner(decoder, { rowsAtMost: 512 })
+  const work: Work = { kind: 'score', temperature: 1, checkpointing: false }
+  // What the decoder keeps, such as its rotary table, is made by the first one.
+  await runner.makeRoom(batches, work)
+  runner.release()
+  const missing = new Set<string>()
+  for (let more = 0; ; more += 1024) {
+    gpu.pool.trim()
+    const held = gpu.pool.bytesInUse
+    gpu.pool.limitBytes = gpu.pool.bytesReserved + more
+    const error = await runner.makeRoom(batches, work).then(
+      () => undefined,
+      (thrown: unknown) => thrown as Error,
+    )
+    gpu.pool.limitBytes = Infinity
+    if (!error) break
+    expect(error).toBeInstanceOf(GpuMemoryError)
+    expect(gpu.pool.bytesInUse, error.message).toBe(held)
+    missing.add(/'(.*)'/.exec(error.message)![1])
+  }
+  expect([...missing]).toEqual(expect.arrayContaining(['key ends', 'advantages', 'loss gradient']))
+  runner.release()
+  decoder.release()
 })
 
 test('between two steps the plans of the trainer give way to who needs the room, and are made again', async () => {
