@@ -214,6 +214,10 @@ export interface Rollout {
   completion: Message[]
   answer: string
   info: Record<string, unknown>
+  /** The tools that were described to the model; absent without any. */
+  tools?: readonly ToolDefinition[]
+  /** The task's own variables for the chat template. */
+  variables?: Record<string, unknown>
   /** null if the rollout failed; it is then never trained on. */
   reward: number | null
   /** The unweighted value of each reward function, and other metrics; null if a function did not apply. */

@@ -85,6 +85,8 @@ export async function runRollout(env: Environment, given: Row, options: RolloutO
     prompt: row.prompt,
     answer: row.answer,
     info: row.info,
+    ...(env.tools?.length && { tools: env.tools }),
+    ...(row.variables && { variables: row.variables }),
     ...played,
     reward: null,
     metrics,

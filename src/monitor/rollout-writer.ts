@@ -4,7 +4,7 @@
  */
 import { closeSync } from 'node:fs'
 import { inspect } from 'node:util'
-import type { Message, PolicyVersion, Rollout, RolloutTurn } from '../common/types.ts'
+import type { Message, PolicyVersion, Rollout, RolloutTurn, ToolDefinition } from '../common/types.ts'
 import { promptTokens, type ScoredRollout } from './aggregate.ts'
 import { appendRows, jsonLines, openForAppend, readJsonLines, settleFile } from './files.ts'
 import type { RunFolder } from './run-folder.ts'
@@ -18,6 +18,9 @@ export interface RolloutRow {
   completion: Message[]
   answer: string
   info: Record<string, unknown>
+  /** What the prompt was rendered with beside the messages, under the names that `sft` reads; absent if there is none. */
+  tools?: readonly ToolDefinition[]
+  chat_template_kwargs?: Record<string, unknown>
   /** null: the rollout failed. */
   reward: number | null
   metrics: Record<string, number | null>
@@ -77,6 +80,8 @@ export function rolloutRow(step: number, split: Split, scored: ScoredRollout): R
     completion: rollout.completion,
     answer: rollout.answer,
     info: writable(rollout.info),
+    ...(rollout.tools && { tools: rollout.tools }),
+    ...(rollout.variables && { chat_template_kwargs: rollout.variables }),
     reward: rollout.reward,
     metrics: rollout.metrics,
     error: rollout.error === null ? null : errorInfo(rollout.error),

@@ -8,8 +8,18 @@ import { toolCallParser } from '../../src/cli/tool-calls.ts'
 import { UserError } from '../../src/common/errors.ts'
 import type { Generator } from '../../src/common/types.ts'
 import { parseSftConfig } from '../../src/config/load.ts'
-import { ChatTemplate, loadEnvironment, PolicyClient, runRollout, sftRows } from '../../src/environments/index.ts'
+import {
+  ChatTemplate,
+  loadEnvironment,
+  PolicyClient,
+  Rubric,
+  runRollout,
+  sftRows,
+  SingleTurnEnv,
+} from '../../src/environments/index.ts'
 import { openModel } from '../../src/model/files/open.ts'
+import { rolloutRow } from '../../src/monitor/rollout-writer.ts'
+import { exampleOf } from '../../src/trainer/sft.ts'
 import { sampling } from '../environments/scripted.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-sft-'))
@@ -72,8 +82,23 @@ describe.each([
       )
       expect([...train[i].ids]).toEqual(all.ids)
       expect([...train[i].lossMask]).toEqual(all.mask)
+      // The same from the line that is written of the rollout, which docs/algorithms.md offers as data.
+      const file = join(folder, `${name}.jsonl`)
+      writeFileSync(file, JSON.stringify(rolloutRow(1, 'train', { rollout, advantage: null })))
+      const [written] = (await samplesOf(configOf(`path = ${JSON.stringify(file)}`), tokenizer)).train
+      expect([...written.ids]).toEqual(all.ids)
+      expect([...written.lossMask]).toEqual(all.mask)
     }
   })
+})
+
+test("a row's own variables of the chat template are in the line of its rollout, where sft reads them", async () => {
+  const columns = { prompt: 'a', answer: 'b', chat_template_kwargs: { enable_thinking: false } }
+  const env = await SingleTurnEnv.create({ id: 'own', dataset: [columns], evalSize: 0, rubric: new Rubric({ right: () => 1 }) })
+  const client = new PolicyClient(new Speaker(['b']), new ChatTemplate(tokenizer))
+  const rollout = await runRollout(env, env.dataset[0], { client, sampling, group: 'g', index: 0 })
+  const row = { ...rolloutRow(1, 'train', { rollout, advantage: null }) }
+  expect(exampleOf(row, 'row', true)).toEqual({ ...sftRows(env)[0] })
 })
 
 describe('rows of a file', () => {
