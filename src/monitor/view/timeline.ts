@@ -40,9 +40,11 @@ export class TimelineFile extends GrowingFile {
     if (step === undefined || !row) return none
     const at = steps.indexOf(step)
     const spans: TimelineSpan[] = []
-    for (const other of steps.slice(Math.max(0, at - 2), at + 3)) {
-      const near: TimelineRow | null = other === step ? row : await this.#row(other)
-      if (!near) continue
+    for (const near of [
+      row,
+      ...(await this.#near(row, steps.slice(0, at).reverse())),
+      ...(await this.#near(row, steps.slice(at + 1))),
+    ]) {
       const shift = near.began - row.began
       for (const [track, name, start, end, of, detail] of near.spans) {
         const [a, b] = [start + shift, end + shift]
@@ -51,6 +53,22 @@ export class TimelineFile extends GrowingFile {
       }
     }
     return { ...none, spans: spans.toSorted((a, b) => a.start - b.start), began: row.began, left_out: row.left_out }
+  }
+
+  /** The lines of the next two of `steps`, up to a resume: what an earlier start sampled ahead was dropped with it. */
+  async #near(row: TimelineRow, steps: number[]): Promise<TimelineRow[]> {
+    const rows: TimelineRow[] = []
+    let last = row
+    for (const step of steps.slice(0, 2)) {
+      const near = await this.#row(step)
+      if (!near) continue
+      const [first, second] = near.step < last.step ? [near, last] : [last, near]
+      // A step begins where the one before it ended, unless a line is missing.
+      if (second.step === first.step + 1 && Math.abs(first.began + first.length - second.began) > 1) break
+      rows.push(near)
+      last = near
+    }
+    return rows
   }
 
   async #row(step: number): Promise<TimelineRow | null> {

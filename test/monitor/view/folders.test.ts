@@ -416,7 +416,8 @@ describe('timelines', () => {
     const one = await ask('?step=1')
     expect(one.spans.map(({ name }) => name)).toEqual(['first', 'ahead'])
     expect(one.left_out).toBe(1)
-    expect((await ask()).spans.map(({ name }) => name)).toEqual(['ahead', 'again'])
+    // What was sampled ahead was dropped with the attempt: hours before, it would leave the step a sliver of the page.
+    expect((await ask()).spans.map(({ name }) => name)).toEqual(['again'])
     expect(await ask('?step=9')).toMatchObject({ step: 9, spans: [], began: null })
     expect(warnings).toEqual([])
   })
