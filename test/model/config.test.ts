@@ -397,6 +397,21 @@ describe('old and new spelling', () => {
     expect(parse({ model_type: 'qwen3' }).headDim).toBe(128)
     expect(parse({ head_dim: null }).headDim).toBe(16)
   })
+  test.each([
+    ['mistral', 8],
+    ['qwen2', 32],
+    ['qwen3', 32],
+    ['smollm3', 4],
+    ['gemma3_text', 4],
+    ['lfm2', 8],
+    ['qwen3_5_text', 4],
+    ['olmo2', 64],
+    ['phi3', 64],
+  ])("without num_key_value_heads a %s has its config class's number, %i", (model_type, kvHeads) => {
+    const { num_key_value_heads: _, ...without } = { ...llama, model_type, num_attention_heads: 64, head_dim: 8 }
+    expect(parseConfig(without, '').kvHeads).toBe(kvHeads)
+    expect(parseConfig({ ...without, num_key_value_heads: null }, '').kvHeads).toBe(64)
+  })
   test('attention_bias of llama is on all four projections', () => {
     expect(parse({ attention_bias: true })).toMatchObject({ qkvBias: true, outputBias: true })
   })

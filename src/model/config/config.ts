@@ -29,7 +29,9 @@ export function parseConfig(
   refuseUnsupported(raw, file, family)
   const hiddenSize = key.count('hidden_size')
   const heads = key.count('num_attention_heads')
-  const kvHeads = key.optionalCount('num_key_value_heads') ?? heads
+  // In transformers null stands for `heads` in every family, and a key that is not there for the default.
+  const kvHeads =
+    raw.num_key_value_heads === undefined ? (defaults.kvHeads ?? heads) : (key.optionalCount('num_key_value_heads') ?? heads)
   const layers = key.count('num_hidden_layers', MOST_LAYERS)
   const headDim = key.optionalCount('head_dim') ?? defaults.headDim ?? hiddenSize / heads
   if (!Number.isInteger(headDim))

@@ -16,7 +16,7 @@ export interface Family {
   /** The first part of `architectures`: Llama of LlamaForCausalLM. */
   architecture: string
   /** Defaults of its config class in transformers, where they are not a Llama's. */
-  defaults?: { headDim?: number; ropeTheta?: number; rmsNormEps?: number; tied?: boolean }
+  defaults?: { kvHeads?: number; headDim?: number; ropeTheta?: number; rmsNormEps?: number; tied?: boolean }
   /** q, k and v always have a bias, or nothing has; else attention_bias says it, and of o too. */
   biases?: 'qkv' | 'none'
   /** Whether there are norms over each head of q and k. */

@@ -9,7 +9,7 @@ const DEFAULTS = { queryPreAttnScalar: 256, ropeTheta: 1_000_000, localRopeTheta
 
 export const gemma3: Family = {
   architecture: 'Gemma3',
-  defaults: { headDim: 256, tied: true },
+  defaults: { kvHeads: 4, headDim: 256, tied: true },
   qkNorm: true,
   refuse(raw, refuse) {
     if ((raw.hidden_activation ?? 'gelu_pytorch_tanh') !== 'gelu_pytorch_tanh')

@@ -9,7 +9,7 @@ const DEFAULTS = { normEps: 1e-5, taps: 3, intermediateSize: 12288, multipleOf: 
 
 export const lfm2: Family = {
   architecture: 'Lfm2',
-  defaults: { ropeTheta: 1_000_000, tied: true },
+  defaults: { kvHeads: 8, ropeTheta: 1_000_000, tied: true },
   biases: 'none',
   qkNorm: true,
   names: {

@@ -23,6 +23,7 @@ export const llama: Family = {
 
 export const mistral: Family = {
   architecture: 'Mistral',
+  defaults: { kvHeads: 8 },
   biases: 'none',
   refuse: silu,
   read(raw, file) {

@@ -53,6 +53,7 @@ const fromFirst = ({ slidingLayers }: ModelConfig): Json => (slidingLayers ? { m
 export const qwen2: Family = {
   ...qwen,
   architecture: 'Qwen2',
+  defaults: { kvHeads: 32 },
   biases: 'qkv',
   write: (config) => ({ ...siluKeys, ...windowToJson(config), ...fromFirst(config) }),
 }
@@ -60,14 +61,14 @@ export const qwen2: Family = {
 export const qwen3: Family = {
   ...qwen,
   architecture: 'Qwen3',
-  defaults: { headDim: 128 },
+  defaults: { kvHeads: 32, headDim: 128 },
   qkNorm: true,
   write: (config) => ({ ...siluKeys, attention_bias: config.qkvBias, ...windowToJson(config), ...fromFirst(config) }),
 }
 
 export const smollm3: Family = {
   architecture: 'SmolLM3',
-  defaults: { ropeTheta: 2_000_000, tied: true },
+  defaults: { kvHeads: 4, ropeTheta: 2_000_000, tied: true },
   refuse: siluWithoutBias,
   read(raw, file, { layers }) {
     const without = layersWithoutRope(raw, file, layers)

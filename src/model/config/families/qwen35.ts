@@ -10,7 +10,7 @@ const DEFAULTS = { keyHeads: 16, valueHeads: 32, keyDim: 128, valueDim: 128, tap
 
 export const qwen35: Family = {
   architecture: 'Qwen3_5',
-  defaults: { headDim: 256 },
+  defaults: { kvHeads: 4, headDim: 256 },
   qkNorm: true,
   partlyTurned: true,
   refuse: silu,
