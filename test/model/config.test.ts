@@ -140,6 +140,9 @@ describe('gemma3_text', () => {
       ropeTheta: 1e6,
       ropeScaling: { type: 'linear', factor: 8 },
     })
+    // transformers 5 turns that without scaling.
+    const byType = { ...old, rope_scaling: { type: 'linear', factor: 8 } }
+    expect(() => parse(byType)).toThrow('m/config.json: rope_scaling has type "linear" and no rope_type, by which transformers 4')
     // Written beside layer_types, and read by none.
     expect(parse({ ...old, _sliding_window_pattern: 3 })).toEqual(parse(old))
     expect(parse({ ...old, sliding_window_pattern: 3 }).slidingLayers).toEqual([0, 1, 3, 4, 6])
