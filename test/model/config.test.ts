@@ -449,6 +449,9 @@ describe('qwen3_5_text', () => {
     expect(parse(text)).toMatchObject(wanted)
     const whole = { model_type: 'qwen3_5', tie_word_embeddings: true, text_config: text, vision_config: { depth: 12 } }
     expect(parseConfig(whole, '')).toMatchObject({ ...wanted, tieWordEmbeddings: true })
+    // As transformers 5 saves it again.
+    const saved = { ...whole, text_config: { ...text, tie_word_embeddings: false } }
+    expect(parseConfig(saved, '')).toMatchObject({ ...wanted, tieWordEmbeddings: true })
     const types = Array.from({ length: 6 }, (_, i) => (i === 1 ? 'full_attention' : 'linear_attention'))
     expect(parse({ ...text, layer_types: types }).qwen35!.deltaLayers).toEqual([0, 2, 3, 4, 5])
     const { rope_parameters, ...older } = text

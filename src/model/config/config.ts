@@ -133,8 +133,9 @@ export function textConfig(raw: Json): Json {
   return {
     architectures: ['Qwen3_5ForCausalLM'],
     model_type: 'qwen3_5_text',
-    ...(tied !== undefined && { tie_word_embeddings: tied }),
     ...text,
+    // That of the whole model is what holds: transformers writes the part's default beside it.
+    ...(tied !== undefined && { tie_word_embeddings: tied }),
   }
 }
 
