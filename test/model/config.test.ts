@@ -449,6 +449,8 @@ describe('qwen3_5_text', () => {
     expect(parse(text)).toMatchObject(wanted)
     const whole = { model_type: 'qwen3_5', tie_word_embeddings: true, text_config: text, vision_config: { depth: 12 } }
     expect(parseConfig(whole, '')).toMatchObject({ ...wanted, tieWordEmbeddings: true })
+    const fewBits = { ...whole, quantization_config: { quant_method: 'awq', bits: 4 } }
+    expect(() => parseConfig(fewBits, 'm/config.json')).toThrow('m/config.json: quantization_config is set')
     // As transformers 5 saves it again.
     const saved = { ...whole, text_config: { ...text, tie_word_embeddings: false } }
     expect(parseConfig(saved, '')).toMatchObject({ ...wanted, tieWordEmbeddings: true })

@@ -129,13 +129,14 @@ export function textConfig(raw: Json): Json {
     const { leftOut = [] } = Object.hasOwn(families, String(raw.model_type)) ? families[raw.model_type as ModelFamily] : {}
     return leftOut.length > 0 ? Object.fromEntries(Object.entries(raw).filter(([key]) => !leftOut.includes(key))) : raw
   }
-  const { tie_word_embeddings: tied } = raw
+  const { tie_word_embeddings: tied, quantization_config } = raw
   return {
     architectures: ['Qwen3_5ForCausalLM'],
     model_type: 'qwen3_5_text',
     ...text,
     // That of the whole model is what holds: transformers writes the part's default beside it.
     ...(tied !== undefined && { tie_word_embeddings: tied }),
+    ...(quantization_config !== undefined && { quantization_config }),
   }
 }
 
