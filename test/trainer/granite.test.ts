@@ -104,10 +104,10 @@ test('an adapter of that matrix is one for gate and up: saved, read, continued, 
   expect(await scoreSamples(again, samples, how)).toEqual(scores)
   again.release()
   await writeMerged(join(folder, 'merged'), files, adapter)
-  // A key of Mamba layers whose 0.0 would be written as 0, which transformers refuses.
+  // Keys of Mamba layers and of experts whose 0.0 would be written as 0, which transformers refuses.
   const keys = async (of: string) => JSON.parse(await readFile(join(of, 'config.json'), 'utf8')) as Record<string, unknown>
-  const { time_step_limit: _limit, ...others } = await keys(join(dir, 'model'))
-  expect(_limit).toBeDefined()
+  const { time_step_limit: _limit, router_aux_loss_coef: _coefficient, ...others } = await keys(join(dir, 'model'))
+  for (const key of [_limit, _coefficient]) expect(key).toBeDefined()
   expect(await keys(join(folder, 'merged'))).toEqual({ ...others, torch_dtype: 'bfloat16' })
   const merged = await openModel(join(folder, 'merged'))
   expect(merged.tensors.names().toSorted()).toEqual(files.tensors.names().toSorted())

@@ -13,7 +13,7 @@ const ATTENTION = ['attention', 'full_attention']
 export const granite4: Family = {
   architecture: 'GraniteMoeHybrid',
   names: { 'mlp.gate_up_proj': 'shared_mlp.input_linear', 'mlp.down_proj': 'shared_mlp.output_linear' },
-  leftOut: ['time_step_limit'],
+  leftOut: ['time_step_limit', 'router_aux_loss_coef'],
   refuse(raw, refuse) {
     refuseBiases(raw, refuse)
     const { position_embedding_type: positions = null } = raw
