@@ -73,6 +73,7 @@ describe('smollm3 and mistral', () => {
   test('a Mistral looks back over a window, or over all', () => {
     const mistral = (more: Record<string, unknown>) => parse({ model_type: 'mistral', ...more }).slidingWindow
     expect([mistral({}), mistral({ sliding_window: null }), mistral({ sliding_window: 512 })]).toEqual([4096, undefined, 512])
+    expect(mistral({ sliding_window: 512, layer_types: ['full_attention', 'full_attention'] })).toBeUndefined()
     expect(parse({ model_type: 'mistral', sliding_window: 7 }).maxPositionEmbeddings).toBe(512)
   })
   test('layers of a Qwen with a window: from max_window_layers on, or as layer_types says', () => {

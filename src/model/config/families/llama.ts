@@ -29,7 +29,8 @@ export const mistral: Family = {
   read(raw, file) {
     refuseLayerTypes(raw, file)
     const given = raw.sliding_window === null ? undefined : (keyReader(raw, file).optionalCount('sliding_window') ?? WINDOW)
-    return { slidingWindow: given }
+    // With layer_types transformers takes it for a Ministral, whose layers of full_attention have no window.
+    return { slidingWindow: Array.isArray(raw.layer_types) ? undefined : given }
   },
   write: ({ slidingWindow }) => ({ ...siluKeys, sliding_window: slidingWindow ?? null }),
 }
