@@ -182,6 +182,18 @@ describe('a broken file', () => {
       '{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}',
       'tensors a and b overlap',
     ],
+    // Python's library refuses these, too.
+    [
+      'bytes between tensors',
+      '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F16","shape":[1],"data_offsets":[6,8]}}',
+      'belong to no tensor',
+    ],
+    [
+      'the same name twice',
+      '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}',
+      'belong to no tensor',
+    ],
+    ['bytes behind the last tensor', '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', 'its tensors end at byte'],
   ])('%s', async (_, header, message) => {
     const text = await userErrorOf(() => openSafetensors(fileOf(path, header, 8)))
     expect(text).toContain(path)

@@ -107,9 +107,11 @@ async function readHeader(file: RangeFile): Promise<Map<string, Entry>> {
   let previous = ''
   for (const [name, entry] of [...entries].toSorted((a, b) => a[1].start - b[1].start || a[1].length - b[1].length)) {
     if (entry.start < end) throw bad(`tensors ${previous} and ${name} overlap`)
+    if (entry.start > end) throw bad(`bytes ${end} to ${entry.start} belong to no tensor`)
     end = entry.start + entry.length
     previous = name
   }
+  if (end < file.size) throw bad(`its tensors end at byte ${end}, but the file ends at ${file.size}`)
   return entries
 }
 
