@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process'
-import { readFileSync, readdirSync, statSync } from 'node:fs'
+import { readFileSync, readdirSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { Command } from 'commander'
@@ -99,6 +99,19 @@ describe('a merge', () => {
       `holds a value that is not finite (${path})`,
     )
     expect(readdirSync(dir).filter((name) => name.startsWith('nan'))).toEqual([])
+    base.close()
+  })
+  test('of a model that says that its head is tied and has another one is refused: the head would be lost', async () => {
+    const folder = join(dir, 'other-head')
+    const untied = await openModel(model('llama'))
+    expect(untied.config.tieWordEmbeddings).toBe(false)
+    await writeMerged(folder, untied, null)
+    untied.close()
+    const config = JSON.parse(readFileSync(join(folder, 'config.json'), 'utf8')) as Record<string, unknown>
+    writeFileSync(join(folder, 'config.json'), JSON.stringify({ ...config, tie_word_embeddings: true }))
+    const base = await openModel(folder)
+    expect(await userErrorOf(() => writeMerged(join(dir, 'lost'), base, null))).toContain('lm_head.weight is another matrix')
+    expect(readdirSync(dir).filter((name) => name.startsWith('lost'))).toEqual([])
     base.close()
   })
 })

@@ -7,6 +7,7 @@ import type { ModelFiles } from './open.ts'
 import { checkAdapter, checkFinite, type Adapter } from './peft.ts'
 import { tensorBytes, writeSafetensors, type TensorToWrite } from './safetensors.ts'
 import { tensorShapes } from '../decoder/shapes.ts'
+import { refuseOtherHead } from '../decoder/tied-head.ts'
 import type { Tokenizer } from '../tokenizer/tokenizer.ts'
 import type { TensorData } from '../types.ts'
 
@@ -130,8 +131,8 @@ const DTYPES: Record<string, TensorMaker['dtype']> = { F32: 'f32', F16: 'f16', B
 /**
  * Writes a model, with an adapter folded in where there is one, as a Hugging Face folder. Each tensor keeps the dtype that it has in safetensors, and one
  * that the adapter leaves alone its bits; a GGUF is widened, or rounded, to bf16. A model
- * without a tokenizer is written without one. Throws UserError where the adapter is for another model or not finite, and where `signal` ends the writing
- * between two tensors; nothing is left of it then.
+ * without a tokenizer is written without one. Throws UserError where the adapter is for another model or not finite, where a tied head is another matrix
+ * than the embedding, and where `signal` ends the writing between two tensors; nothing is left of it then.
  */
 export async function writeMerged(
   dir: string,
@@ -143,6 +144,7 @@ export async function writeMerged(
     checkAdapter(adapter, model.config, model.name)
     checkFinite(adapter)
   }
+  await refuseOtherHead(model.name, model.config, model.tensors)
   const tensors = [...tensorShapes(model.config)].map(([name, shape]): TensorMaker => {
     const pair = adapter?.tensors.get(name.replace(/\.weight$/, ''))
     const read = async () => {
