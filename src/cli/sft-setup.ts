@@ -86,6 +86,19 @@ export async function openSource(config: SftConfig): Promise<Source> {
 // Not Math.max(...list): a call takes only about 120,000 arguments.
 const longestOf = (samples: readonly TrainingSample[]): number => samples.reduce((most, { ids }) => Math.max(most, ids.length), 0)
 
+/** @throws UserError where a tokenizer was given more tokens than its model: a read of a row that the embedding does not have gives some other one's */
+function refuseOtherTokens({ name, config, tokenizer }: Source, samples: readonly TrainingSample[]): void {
+  const rows = config.vocabSize
+  for (const { ids } of samples) {
+    const other = ids.find((id) => id >= rows)
+    if (other === undefined) continue
+    const word = JSON.stringify(tokenizer.idToToken(other))
+    throw new UserError(
+      `An example has token ${other} (${word}), and ${name} has only ${rows} tokens (vocab_size in its config.json). Its tokenizer was given more than the model: take that token out of the data or the tokenizer, or use a model with a row for it.`,
+    )
+  }
+}
+
 /**
  * Opens a run, fresh or resumed.
  * @throws UserError for any mistake of the user's; a new folder is then removed again
@@ -96,6 +109,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
   const source = await openSource(loaded.config)
   const { train, held } = await samplesOf(loaded.config, source.tokenizer)
   const adapter = loaded.config.model.adapter ? await openAdapter(loaded.config, source) : undefined
+  refuseOtherTokens(source, [...train, ...held])
   const longest = longestOf([...train, ...held])
   refuseLonger(source, longest, `an example has ${longest} tokens`)
   // Before the folder is made, as its config.toml has the number for micro_batch_tokens = "auto".

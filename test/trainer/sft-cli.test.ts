@@ -212,6 +212,22 @@ test('the loss on held-out examples says of which step it is, and is computed on
   expect(stopped.text).not.toContain('after training')
 })
 
+test('a token that the tokenizer has and the model has not is refused', async () => {
+  const model = join(folder, 'more-tokens')
+  cpSync(join(root, 'models/tiny'), model, { recursive: true })
+  const path = join(model, 'tokenizer.json')
+  const tokenizer = JSON.parse(readFileSync(path, 'utf8')) as { added_tokens: { id: number; content: string }[] }
+  tokenizer.added_tokens.push({ ...tokenizer.added_tokens[0], id: 262, content: '<|extra|>' })
+  writeFileSync(path, JSON.stringify(tokenizer))
+  const file = config('more.toml', `model = ${JSON.stringify(model)}`, 'use_lora = false\nmax_steps = 1')
+  write('extra.jsonl', '{"prompt": "a", "completion": "b<|extra|>c"}\n')
+  const { code, text } = await sft('@', file, '--run-name', 'more', '--data.path', join(folder, 'extra.jsonl'))
+  expect(text).toContain(
+    'An example has token 262 ("<|extra|>"), and more-tokens has only 262 tokens (vocab_size in its config.json)',
+  )
+  expect(code).toBe(2)
+})
+
 const canMount = spawnSync('unshare', ['-rm', 'sh', '-c', 'mount -t tmpfs -o size=1m t /mnt']).status === 0
 test.skipIf(!canMount)('a disk that has no room for the finished model: the run waits for room', () => {
   const path = config('full.toml', newModel, 'use_lora = false\nmax_steps = 1')
