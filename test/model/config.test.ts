@@ -495,6 +495,7 @@ describe('what is refused names file and key', () => {
   const llama3 = { rope_type: 'llama3', factor: 8, low_freq_factor: 1, high_freq_factor: 4 }
   test.each([
     [{ num_hidden_layers: 1e9 }, 'm/config.json: num_hidden_layers is 1000000000; it must be at most 10000.'],
+    [{ is_causal: false }, 'm/config.json: is_causal is false, and a token that sees those after it is not supported.'],
     [
       { model_type: 'gemma3' },
       'm/config.json: model_type "gemma3" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3, gemma3_text, qwen3_5_text, olmo2, olmo3, lfm2, granite, granitemoehybrid and phi3 models.',

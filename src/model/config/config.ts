@@ -143,6 +143,9 @@ export function textConfig(raw: Json): Json {
 function refuseUnsupported(raw: Json, file: string, family: ModelFamily): void {
   const refuse = (key: string, why: string) => new UserError(`${file}: ${key} is ${JSON.stringify(raw[key])}, ${why}.`)
   families[family].refuse(raw, refuse)
+  // transformers 5 asks every family for it; embedding models made from a language model have it.
+  if (raw.is_causal !== undefined && raw.is_causal !== true)
+    throw refuse('is_causal', 'and a token that sees those after it is not supported')
   if (raw.quantization_config) {
     throw new UserError(
       `${file}: quantization_config is set, and quantised weights are not supported. Use the F32, F16 or BF16 model, or a GGUF file.`,
