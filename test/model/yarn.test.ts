@@ -30,6 +30,13 @@ test.each(cases.map((one) => [JSON.stringify(one.config.rope_scaling ?? one.conf
   },
 )
 
+test('the frequencies of Llama 3.1 8B between its two lengths are those of PyTorch, bit for bit', () => {
+  const scaling = { factor: 8, lowFreqFactor: 1, highFreqFactor: 4, originalMaxPositionEmbeddings: 8192 }
+  const found = inverseFrequencies({ headDim: 128, ropeTheta: 5e5, ropeScaling: { type: 'llama3', ...scaling } })
+  const torch = [0.0021665706299245358, 0.0013718936825171113, 0.0008567514596506953, 0.0005248460220173001, 0.0003126936499029398, 0.0001785077911335975] // prettier-ignore
+  expect([...found.subarray(29, 35)]).toEqual(torch)
+})
+
 test('the table has cosines and sines times the factor, each rounded once', () => {
   const factor = Math.fround(1.1386294)
   const plain = rotaryTable(new Float32Array([1, 0.3]), 5)

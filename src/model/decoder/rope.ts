@@ -22,12 +22,14 @@ export function inverseFrequencies(
   if (ropeScaling.type === 'linear') return base.map((f) => f / ropeScaling.factor)
   if (ropeScaling.type === 'llama3') {
     const { factor, lowFreqFactor, highFreqFactor, originalMaxPositionEmbeddings: original } = ropeScaling
+    const { fround } = Math
     return base.map((f) => {
-      const wavelength = (2 * Math.PI) / f
+      const wavelength = fround(fround(1 / f) * fround(2 * Math.PI))
       if (wavelength > original / lowFreqFactor) return f / factor
       if (wavelength < original / highFreqFactor) return f
-      const smooth = (original / wavelength - lowFreqFactor) / (highFreqFactor - lowFreqFactor)
-      return ((1 - smooth) * f) / factor + smooth * f
+      const turns = fround(fround(1 / wavelength) * original)
+      const smooth = fround(fround(turns - lowFreqFactor) / (highFreqFactor - lowFreqFactor))
+      return fround(fround(fround(1 - smooth) * f) / factor) + fround(smooth * f)
     })
   }
   const { factors } = ropeScaling
