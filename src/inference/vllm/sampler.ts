@@ -341,11 +341,11 @@ export class VllmSampler implements Generator {
     }
   }
 
-  /** Loads the current weights into a server that has none of ours. */
+  /** Loads the current weights into a server that has none of ours. Checking it also resumes it, which must not happen in the midst of a push. */
   async #equip(): Promise<void> {
     const { kind, probeIds, pushMs, log } = this.#options
-    this.#found = await checkServer(this.#host.api, this.#options, probeIds)
     await this.#alone(async () => {
+      this.#found = await checkServer(this.#host.api, this.#options, probeIds)
       // Read only now: a push in progress may have brought its weights to the new server, and deleted the files of earlier ones.
       const policy = this.#current
       if (!policy) return
