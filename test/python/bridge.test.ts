@@ -250,6 +250,9 @@ describe.skipIf(withoutVerifiers)('an environment server', () => {
     await new Promise((resolve) => child.once('close', resolve))
     const pid = Number(/^server (\d+)$/m.exec(said)?.[1])
     expect(pid).toBeGreaterThan(0)
+    // They are killed as the run exits, and take a moment to be gone.
+    const until = performance.now() + 10_000
+    while (processesOf(pid).length > 0 && performance.now() < until) await new Promise((resolve) => setTimeout(resolve, 100))
     expect(processesOf(pid)).toEqual([])
     expect(readdirSync(temporary).filter((name) => name.startsWith('dawn-rl-env-'))).toEqual([])
   })
