@@ -1,11 +1,9 @@
 /** What the tests of the bridge to Python share: whether it can be tested here, its environments, and a policy that says what it is told. */
 import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
-import { randomUUID } from 'node:crypto'
-import { existsSync, mkdirSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { afterAll, beforeAll, expect } from 'vitest'
+import { afterAll, expect } from 'vitest'
 import type { GenerationRequest, Generator } from '../../src/common/types.ts'
 import {
   ChatTemplate,
@@ -18,6 +16,7 @@ import type { PythonEnv, PythonOptions } from '../../src/environments/python/env
 import { toolCallParser } from '../../src/cli/tool-calls.ts'
 import type { Tokenizer } from '../../src/model/tokenizer/tokenizer.ts'
 import { sampling } from '../environments/scripted.ts'
+import { newFolder as newTestFolder } from '../folders.ts'
 import { openTiny } from '../inference/tokenizers.ts'
 import { seedWords } from '../seed.ts'
 
@@ -31,27 +30,14 @@ export const withoutTasksets = !existsSync(tasksetsPython)
 if (withoutVerifiers) console.log('.venv-verifiers is missing: tests on it are skipped (scripts/setup-verifiers.sh makes it)')
 if (withoutTasksets) console.log('.venv-verifiers-v1 is missing: tests on it are skipped (scripts/setup-verifiers.sh v1)')
 
-/** What closes and removes things once the test file is done, last first: Vitest ignores an `afterAll` that a test or a hook calls. */
+/** What closes things once the test file is done, last first: Vitest ignores an `afterAll` that a test or a hook calls. */
 const endings: (() => unknown)[] = []
-/** Folders that are named while the file's tests are collected. They are made before the first test: where all are skipped, nothing removes them. */
-const named: string[] = []
-let running = false
-beforeAll(() => {
-  running = true
-  for (const dir of named) mkdirSync(dir)
-})
 afterAll(async () => {
   for (const end of endings.reverse()) await end()
 })
 
-/** The name of an empty folder that is there while tests run. */
-export function newFolder(): string {
-  const dir = join(tmpdir(), `dawn-rl-python-${randomUUID().slice(0, 13)}`)
-  if (running) mkdirSync(dir)
-  else named.push(dir)
-  endings.push(() => rmSync(dir, { recursive: true, force: true }))
-  return dir
-}
+/** A new folder for a test or a hook. Not while tests are collected: where all of them are skipped, Vitest runs no `afterAll`, and nothing removes it. */
+export const newFolder = (): string => newTestFolder('python')
 
 /** Starts train.js or cli.js in a folder; what it has said is told as it comes. */
 export function startCommand(

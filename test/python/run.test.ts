@@ -1,13 +1,14 @@
 /** Whole commands on environments in Python: training with a sampler over vLLM's protocol, `eval`, `env check`. */
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { describe, expect, test } from 'vitest'
+import { beforeAll, describe, expect, test } from 'vitest'
 import { checkEnvironment } from '../../src/cli/env-check.ts'
 import { fixtures, newFolder, root, startCommand, withoutVerifiers } from './helpers.ts'
 
 const model = join(root, 'models', 'tiny')
 const tasks = join(fixtures, 'bridge_tasks.py')
-const folder = newFolder()
+let folder: string
+beforeAll(() => void (folder = newFolder()))
 
 const config = (url: string) => `
 model = ${JSON.stringify(model)}

@@ -72,8 +72,7 @@ describe.skipIf(withoutTasksets)('a taskset that cannot be had is one sentence',
   })
 })
 
-const folder = newFolder()
-const config = `
+const config = (folder: string) => `
 model = ${JSON.stringify(join(root, 'models', 'tiny'))}
 [env]
 id = ${JSON.stringify(join(fixtures, 'taskset_tasks.py'))}
@@ -101,7 +100,8 @@ const linesOf = (file: string) =>
   readFileSync(file, 'utf8').trimEnd().split('\n').map((line) => JSON.parse(line) as Record<string, unknown>) // prettier-ignore
 
 test.skipIf(withoutTasksets)('a taskset is trained on for three steps by train.js, and evaluated', async () => {
-  writeFileSync(join(folder, 'run.toml'), config)
+  const folder = newFolder()
+  writeFileSync(join(folder, 'run.toml'), config(folder))
   const said = await startCommand('train.js', ['@', 'run.toml'], folder).ended
   expect(said).toContain('exit code 0')
   const steps = linesOf(join(folder, 'run', 'metrics.jsonl')).filter(({ step }) => (step as number) > 0)

@@ -243,7 +243,10 @@ class PythonInterpreter extends Filtering {
     const [argument, ...more] = node.args!.map((arg) => this.evaluate(arg, scope))
     if (method === 'startswith' || method === 'endswith') {
       if (more.length > 0) throw new Error(`${method} takes only one argument here`)
-      return super.evaluate({ ...node, callee: { ...callee, object: given(object) }, args: node.args!.slice(0, 1) }, scope)
+      return super.evaluate(
+        { ...node, callee: { ...callee, object: given(object) }, args: argument ? [given(argument)] : [] },
+        scope,
+      )
     }
     if (object.type === 'StringValue' && (method === 'title' || method === 'capitalize'))
       return text((method === 'title' ? titled : capitalized)(object.value as string))

@@ -45,13 +45,14 @@ export type Declared = Parameters<Environment['setVariable']>[1]
 /** The library's value of a plain one. */
 export const made = (plain: unknown): Value => new Environment().set('value', plain)
 const kindOf = (plain: unknown) => made(plain).constructor as new (value: unknown) => Value
-export const [TextValue, TruthValue, ListValue, ObjectValue] = [kindOf(''), kindOf(true), kindOf([]), kindOf({})]
-export const [IntegerValue, FloatValue, FunctionValue] = [kindOf(1), kindOf(0.5), kindOf(() => null)]
+const [TextValue, TruthValue, ListValue] = [kindOf(''), kindOf(true), kindOf([])]
+export const [ObjectValue, IntegerValue, FloatValue] = [kindOf({}), kindOf(1), kindOf(0.5)]
+export const FunctionValue = kindOf(() => null)
 export const NOTHING = made(undefined)
 export const text = (value: string): Value => new TextValue(value)
 export const truth = (value: boolean): Value => new TruthValue(value)
 export const list = (items: Value[]): Value => new ListValue(items)
-export const object = (items: Iterable<[string, Value]>): Value => new ObjectValue(new Map(items))
+const object = (items: Iterable<[string, Value]>): Value => new ObjectValue(new Map(items))
 /** What is a generator to Python: true although it may give nothing. */
 export class LazyList extends ListValue {
   __bool__(): Value {

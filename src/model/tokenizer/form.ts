@@ -54,8 +54,8 @@ interface AddedToken {
 function contentsOf({ model }: Json, added: AddedToken[]): (id: number) => string {
   const { vocab = {} } = (model ?? {}) as { vocab?: Record<string, number> | [string, number][] }
   return (id) => {
-    const known = Array.isArray(vocab) ? vocab[id]?.[0] : Object.keys(vocab).find((content) => vocab[content] === id)
-    const content = added.find((token) => token.id === id)?.content ?? known
+    const known = () => (Array.isArray(vocab) ? vocab[id]?.[0] : Object.keys(vocab).find((content) => vocab[content] === id))
+    const content = added.find((token) => token.id === id)?.content ?? known()
     if (content === undefined) throw new Error(`its post_processor adds the token ${id}, which it does not have`)
     return content
   }
