@@ -9,7 +9,7 @@ import { largestRank, readAdapter } from '../model/files/peft.ts'
 import { EndpointClient } from './eval-endpoints.ts'
 import type { EvalPlan, EvalSource } from './eval-plan.ts'
 import { reporter } from './model-batch.ts'
-import { closeAll, openGpu, reloadWeights } from './opening.ts'
+import { closeAll, giveUp, openGpu, reloadWeights } from './opening.ts'
 import { toolCallParser } from './tool-calls.ts'
 
 /** One model to evaluate. */
@@ -86,8 +86,7 @@ async function openEmbedded(plan: EvalPlan, source: EmbeddedSource, maxConcurren
       })
     return { targets: targetsOf(source, engine, clientOf), together, close }
   } catch (error) {
-    // Why it could not be opened says more than an error of closing.
-    await close().catch(() => {})
+    await giveUp(opened)
     throw error
   }
 }

@@ -19,7 +19,7 @@ import { createLogger, standardError, type LogLevel } from '../monitor/logger.ts
 import { adapterWords, roomOf } from './gpu-memory.ts'
 import { reporter } from './model-batch.ts'
 import { jsonObject } from './options.ts'
-import { closeAll, openGpu, reloadWeights } from './opening.ts'
+import { closeAll, giveUp, openGpu, reloadWeights } from './opening.ts'
 import { modelParts } from './serve-parts.ts'
 
 export interface ServeOptions {
@@ -144,8 +144,7 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
       },
     }
   } catch (error) {
-    // Why it could not be opened says more than an error of closing.
-    await closeAll(opened).catch(() => {})
+    await giveUp(opened)
     throw error
   }
 }

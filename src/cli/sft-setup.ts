@@ -27,7 +27,7 @@ import { exampleOf, sampleOf, SftData, type SftTokenizer } from '../trainer/sft.
 import { Trainer } from '../trainer/trainer.ts'
 import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
 import { checkModelFolder } from './out-file.ts'
-import { closeAll } from './opening.ts'
+import { closeAll, giveUp } from './opening.ts'
 import { dataChanges, noteFork, RunCheckpoints } from './train-checkpoints.ts'
 import { keepConfig, openFolder, tellDisk } from './train-folder.ts'
 import { openAdapter } from './train-inputs.ts'
@@ -194,8 +194,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
       close: () => closeAll(opened),
     }
   } catch (error) {
-    // Why it could not be opened says more than an error of closing.
-    await closeAll(opened).catch(() => {})
+    await giveUp(opened)
     folder?.discard()
     throw tellMemory(error)
   }

@@ -31,7 +31,7 @@ import { Trainer } from '../trainer/trainer.ts'
 import { closeEnvironments } from './environments.ts'
 import { firstPrompts } from './first-prompt.ts'
 import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
-import { closeAll } from './opening.ts'
+import { closeAll, giveUp } from './opening.ts'
 import { toolCallParser } from './tool-calls.ts'
 import { adapterConfig, trainerOptions, whatToTrain } from './trainer-options.ts'
 import { dataChanges, noteFork, RunCheckpoints } from './train-checkpoints.ts'
@@ -171,8 +171,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     keepConfig(folder, monitor.console)
     return { config, folder, adapter: gpu.facts.name, parts, lost: () => gpu.lost, loop, close: () => closeAll(opened) }
   } catch (error) {
-    // Why it could not be opened says more than an error of closing.
-    await closeAll(opened).catch(() => {})
+    await giveUp(opened)
     folder?.discard()
     throw tellMemory(error)
   }

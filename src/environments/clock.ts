@@ -1,5 +1,6 @@
 /** Time limits within a rollout: for each answer of the policy, and for the environment's work between two answers. */
-import { abortError, MOST_MS } from './limit.ts'
+import { timerAfter } from '../common/timers.ts'
+import { abortError } from './limit.ts'
 
 /**
  * A time limit that restarts with each step, and one for all steps together. `ended` rejects when either limit passes or the outer signal fires.
@@ -51,12 +52,12 @@ export class StepClock {
     this.#since = name === null ? undefined : now
     const [ofStep, ofAll] = [this.#seconds * 1000, Math.max(0, this.#total * 1000 - this.#spent)]
     const ms = Math.min(ofStep, ofAll)
-    if (name === null || ms >= MOST_MS) return
+    if (name === null) return
     const what =
       ofAll < ofStep
         ? `the rollout took longer than its limit of ${this.#total} s (in ${name})`
         : `${name} took longer than its limit of ${this.#seconds} s`
-    this.#timer = setTimeout(() => this.#end(new Error(what)), ms)
+    this.#timer = timerAfter(ms, () => this.#end(new Error(what)))
   }
 
   close(): void {

@@ -1,7 +1,6 @@
 /** Time limits for everything outside the project's code that is awaited during a rollout (the policy, a user's reward function). */
 
-/** setTimeout takes at most 31 bits of milliseconds, and fires at once for more. A limit of 24 days or more counts as none. */
-export const MOST_MS = 2 ** 31 - 1
+import { timerAfter } from '../common/timers.ts'
 
 /** A time limit has passed. `what`: the name of the awaited work. */
 export class TimeLimitError extends Error {
@@ -41,7 +40,7 @@ export async function withLimit<T>(limits: Limits, work: (signal: AbortSignal) =
   const watch = () => {
     const left = until - (performance.now() - idle())
     if (left <= 0) end(new TimeLimitError(what, seconds))
-    else if (left < MOST_MS) timer = setTimeout(watch, Math.ceil(left))
+    else timer = timerAfter(Math.ceil(left), watch)
   }
   watch()
   const onAbort = () => end(abortError(what, signal!))

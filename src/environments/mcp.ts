@@ -1,6 +1,7 @@
 /** Tools of MCP servers, over stdio or HTTP. The MCP library is optional, and is loaded only if a config or environment names a server. */
 import { messageOf, UserError } from '../common/errors.ts'
-import { MOST_MS, withLimit } from './limit.ts'
+import { MOST_MS } from '../common/timers.ts'
+import { withLimit } from './limit.ts'
 import { load } from './packages.ts'
 import { type JsonSchema, type Tool, ToolGoneError } from './tools.ts'
 

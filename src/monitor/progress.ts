@@ -3,6 +3,7 @@
  * - A wait that reaches its limit rejects with an Error that names it; the work behind it goes on, and its result is ignored.
  * - The timer of a wait keeps the process alive: a promise that never settles ends in that error, not in a silent exit.
  */
+import { MOST_MS } from '../common/timers.ts'
 import { formatDuration } from './format.ts'
 
 interface WaitOptions {
@@ -95,7 +96,7 @@ export class Progress {
         end()
         reject(error)
       },
-      Math.min(limitMs, 2 ** 31 - 1),
+      Math.min(limitMs, MOST_MS),
     )
     this.#waits.add(wait)
     this.#changed()

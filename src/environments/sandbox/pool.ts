@@ -12,7 +12,7 @@ import { basename, dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { Worker } from 'node:worker_threads'
 import { messageOf } from '../../common/errors.ts'
-import { MOST_MS } from '../limit.ts'
+import { timerAfter } from '../../common/timers.ts'
 import type { WorkerReply } from './serve.ts'
 
 interface WorkersOptions {
@@ -118,8 +118,7 @@ export class Workers {
       if (!job) continue
       handle.job = job
       const words = `it took longer than its limit of ${job.seconds} s`
-      const ms = job.seconds * 1000
-      handle.timer = ms < MOST_MS ? setTimeout(() => this.#end(job, new CallEnded('time', words)), ms) : undefined
+      handle.timer = timerAfter(job.seconds * 1000, () => this.#end(job, new CallEnded('time', words)))
       handle.post({ method: job.method, args: job.args })
     }
     const starting = [...this.#handles].filter(({ ready }) => !ready).length
