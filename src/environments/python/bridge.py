@@ -3,8 +3,9 @@
 The first line of standard input is the command, as JSON. Standard input then stays open as long as the run lives.
 
 - find {id}: says whether a module of that name can be imported, without importing anything.
-- describe {id, args, kwargs}: loads the environment, and writes its description (one line) and its rows (one line each) to standard output.
-- serve {id, args, kwargs, address, workers}: runs verifiers' own environment server until standard input is closed.
+- describe {id, args, kwargs}: loads the environment, and writes its description (one line) and its rows (one line each) to standard output. On Linux
+  the process then waits for the command serve: importing verifiers takes most of the time in which an environment starts.
+- serve {id, args, kwargs, address, workers, env, log}: runs verifiers' own environment server until standard input is closed.
 
 For verifiers 0.4.0 and later, which has tasksets instead of load_environment, the last two are in bridge_v1.py.
 
@@ -16,11 +17,8 @@ import importlib
 import importlib.util
 import json
 import os
-import shutil
-import signal
 import sys
 import threading
-import time
 import traceback
 
 OLDEST, NEWEST = (0, 1, 14), (0, 3, 0)
@@ -70,10 +68,16 @@ def has_tasksets():
 
 
 def for_tasksets():
-    spec = importlib.util.spec_from_file_location("dawn_rl_v1", os.path.join(own, "bridge_v1.py"))
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return part("dawn_rl_v1", "bridge_v1.py")
+
+
+def part(name, file):
+    """The module in a file beside this one, which is not in Python's path: its name must not hide that of an environment's module."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, os.path.join(own, file))
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
 
 
 def load(wish):
@@ -145,7 +149,6 @@ def describe(wish, write):
             # The bytes to be sent to the server later. msgpack keeps Python's types of numbers.
             packed = msgpack.packb(dict(row), default=lambda value: encoded(value, msgpack_encoder), use_bin_type=True)
             write({"row": shown, "packed": base64.b64encode(packed).decode()})
-    write({"done": True})
 
 
 def encoded(value, encoder):
@@ -183,19 +186,6 @@ def rewards(env):
     return list(found.items())
 
 
-def end_with(stream, writer, folder):
-    """Ends everything once the run is gone, for whatever reason: by SIGTERM, later by SIGKILL. A killed run leaves the socket's folder behind."""
-    while stream.read(1):
-        pass
-    writer.close()
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(8)
-    finally:
-        os.killpg(0, signal.SIGKILL)
-
-
 def give_up_after(deaths):
     """
     Patches verifiers' router so that a request whose worker has died `deaths` times is answered with an error. verifiers would play it again forever: each
@@ -228,26 +218,21 @@ def give_up_after(deaths):
     EnvRouter.run, EnvRouter.restart_worker = run_and_know, restart
 
 
-def end_alone(stream):
-    """Ends everything at once when the run is gone, as there is nothing to clean up."""
-    while os.read(stream, 1):
-        pass
-    os.killpg(0, signal.SIGKILL)
-
-
 def serve(wish):
     if has_tasksets():
         for_tasksets().serve(wish)
         return
     give_up_after(MOST_DEATHS)
+    folder = os.path.dirname(wish["address"].removeprefix("ipc://"))
+    if processes.FORKS:
+        processes.fork_workers(folder)
     import multiprocessing
 
     from verifiers.serve import ZMQEnvServer
 
     # Workers end when this process does, even if it is killed.
     reader, writer = multiprocessing.Pipe(duplex=False)
-    folder = os.path.dirname(wish["address"].removeprefix("ipc://"))
-    threading.Thread(target=end_with, args=(sys.stdin.buffer, writer, folder), daemon=True).start()
+    threading.Thread(target=processes.end_with, args=(sys.stdin.buffer, writer, folder), daemon=True).start()
     ZMQEnvServer.run_server(
         wish["id"],
         wish["args"],
@@ -275,29 +260,64 @@ def main():
         out.write(text + "\n")
         out.flush() if "row" not in line else None
 
-    wish = json.loads(sys.stdin.buffer.readline())
-    try:
-        if wish["do"] == "find":
-            write({"found": find(wish)})
-        elif wish["do"] == "describe":
-            # By its file descriptor: a thread waiting in the file object would hold its lock when Python exits.
-            threading.Thread(target=end_alone, args=(0,), daemon=True).start()
-            describe(wish, write)
-        else:
-            serve(wish)
-    except Failed as error:
-        write({"failed": error.kind, "message": str(error)})
+    def describe_and_end():
+        # By its file descriptor: a thread waiting in the file object would hold its lock when Python exits.
+        threading.Thread(target=processes.end_alone, args=(0,), daemon=True).start()
+        report(lambda: describe(wish, write))
+        if not processes.FORKS:
+            write({"done": True, "waits": False})
         out.flush()
-        sys.exit(1)
-    except Exception as error:
-        traceback.print_exc()
-        write({"failed": "other", "message": told(error)})
-        out.flush()
-        sys.exit(1)
-    out.flush()
-    if wish["do"] == "describe":
         # Threads and processes that the environment has started are not waited for.
         os._exit(0)
+
+    def report(command):
+        try:
+            command()
+        except Failed as error:
+            give_up(error.kind, str(error))
+        except Exception as error:
+            traceback.print_exc()
+            give_up("other", told(error))
+
+    def give_up(kind, message):
+        write({"failed": kind, "message": message})
+        out.flush()
+        os._exit(1)
+
+    def prepare():
+        if has_tasksets():
+            for_tasksets()
+        processes.seed_children()
+
+    wish = next_command()
+    if wish["do"] == "find":
+        write({"found": find(wish)})
+        out.flush()
+        return
+    processes.while_open(lambda: report(prepare))
+    if wish["do"] == "describe":
+        processes.run_apart(describe_and_end)
+        write({"done": True, "waits": True})
+        wish = next_command()
+        if wish is None:
+            return
+    os.environ.update(wish["env"])
+    log = os.open(wish["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    for fd in (1, 2, out.fileno()):
+        os.dup2(log, fd)
+    os.close(log)
+    report(lambda: serve(wish))
+
+
+def next_command():
+    """The next line of standard input, or None at its end. Reads nothing beyond it: the rest may be for another process."""
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(0, 1)
+        if not piece:
+            return None
+        line += piece
+    return json.loads(line)
 
 
 # Processes that multiprocessing starts import this file too, and must find modules in the same folders.
@@ -306,6 +326,8 @@ sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or ".") !
 for folder in os.environ.get("DAWN_RL_PYTHON_FOLDERS", "").split(os.pathsep):
     if folder and folder not in sys.path:
         sys.path.append(folder)
+
+processes = part("dawn_rl_processes", "processes.py")
 
 if __name__ == "__main__":
     main()

@@ -2,6 +2,7 @@
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { basename, delimiter, dirname, join, resolve } from 'node:path'
+import type { Socket } from 'node:net'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import { SCRIPTS } from '../../common/commands.ts'
@@ -59,25 +60,39 @@ export function needPython(id: string, python: boolean | string | undefined, bas
   )
 }
 
-/** Starts bridge.py. The first line of its standard input is the command, and it exits when its standard input is closed. */
-export function startBridge(
-  wish: Omit<PythonWish, 'args' | 'kwargs'> & Record<string, unknown>,
-  stdio: { stdout: 'pipe' | number; stderr: 'pipe' | number },
-  env: Record<string, string> = {},
-): ChildProcess {
-  const { python, base, id, ...rest } = wish
+/** A command to bridge.py. */
+type Command = PythonWish & { do: 'describe' | 'serve' } & Record<string, unknown>
+
+/** Starts bridge.py with its first command. It exits when its standard input is closed. */
+export function startBridge(command: Command, stdio: { stdout: 'pipe' | number; stderr: 'pipe' | number }): ChildProcess {
+  const { python, base, id } = command
   const place = moduleOf(id, base)
   const child = spawn(python, ['-u', script], {
     cwd: place.cwd,
     stdio: ['pipe', stdio.stdout, stdio.stderr],
     // A process group of its own, so that its workers and the processes that environments start end with it.
     detached: true,
-    env: { ...place.env, ...env },
+    env: place.env,
   })
   // The child may exit before the pipe is written to.
   child.stdin!.on('error', () => {})
-  child.stdin!.write(JSON.stringify({ ...rest, id: place.name }) + '\n')
+  tellBridge(child, command)
   return child
+}
+
+/** Sends a command: one line of bridge.py's standard input. */
+function tellBridge(child: ChildProcess, command: Command): void {
+  const { python: _, base, id, ...rest } = command
+  child.stdin!.write(JSON.stringify({ ...rest, id: moduleOf(id, base).name }) + '\n')
+}
+
+/** Gives a process that waits after `describe` its next command. False if it has exited meanwhile. */
+export function wakeBridge(child: ChildProcess, command: Command): boolean {
+  if (child.exitCode !== null || child.signalCode !== null) return false
+  child.ref()
+  ;(child.stdin as Socket).ref()
+  tellBridge(child, command)
+  return true
 }
 
 /** Kills a child with its whole process group. */
@@ -110,21 +125,28 @@ function moduleOf(id: string, base: string): { name: string; cwd: string; env: N
   return { name, cwd, env: { ...process.env, DAWN_RL_PYTHON_FOLDERS: [...own, bundled].join(delimiter) } }
 }
 
+/** What `describe` returns. */
+export interface Described extends Description {
+  rows: PythonRow[]
+  /**
+   * A process that has imported verifiers, and waits for the command to serve (`wakeBridge`) or to be killed. It does not keep this process running, and
+   * exits with it. On macOS there is none.
+   */
+  waiting?: ChildProcess
+}
+
 /**
  * Loads the environment in a short-lived process, and returns its description and rows.
  * @throws UserError for an id that Python does not know, an environment that raises, and an unsupported version of verifiers
  */
-export async function describe(wish: PythonWish): Promise<Description & { rows: PythonRow[] }> {
+export async function describe(wish: PythonWish): Promise<Described> {
   let about: Description | undefined
   const rows: PythonRow[] = []
-  let done = false
-  await ask({ ...wish, do: 'describe' }, DESCRIBE_SECONDS, (line) => {
-    if (line.done === true) done = true
-    else if (about) rows.push(rowOf(wish.id, line, rows.length))
+  const waiting = await ask({ ...wish, do: 'describe' }, DESCRIBE_SECONDS, (line) => {
+    if (about) rows.push(rowOf(wish.id, line, rows.length))
     else about = line as unknown as Description
   })
-  if (!about || !done) throw new UserError(`environment ${wish.id}: Python exited before it had described the whole environment.`)
-  return { ...about, rows }
+  return { ...about!, rows, waiting }
 }
 
 function rowOf(id: string, line: Record<string, unknown>, index: number): PythonRow {
@@ -155,14 +177,18 @@ function attempt(text: string): unknown {
   }
 }
 
-/** Runs a command that exits by itself, and yields its output line by line. */
+/** Runs a command that reports its end, and yields its output line by line. Returns the process if it waits for the next one. */
 async function ask(
-  wish: Omit<PythonWish, 'args' | 'kwargs'> & Record<string, unknown>,
+  wish: Command,
   seconds: number,
   onLine: (line: Record<string, unknown>) => void,
-): Promise<void> {
+): Promise<ChildProcess | undefined> {
   const child = startBridge(wish, { stdout: 'pipe', stderr: 'pipe' })
-  const kill = () => killGroup(child)
+  // What it has forked, in groups of their own, ends when standard input is closed.
+  const kill = () => {
+    killGroup(child)
+    child.stdin!.destroy()
+  }
   // The child must not be left behind if this process exits meanwhile.
   process.once('exit', kill)
   let late = false
@@ -183,11 +209,20 @@ async function ask(
   })
   ended.catch(() => {})
   let failed: { failed: string; message: string } | undefined
+  let done: { done: true; waits: boolean } | undefined
+  let waits = false
   try {
     for await (const text of createInterface({ input: child.stdout!, crlfDelay: Infinity })) {
       const line = exactJson(text) as Record<string, unknown>
       if (typeof line.failed === 'string') failed = line as { failed: string; message: string }
+      else if (line.done === true) done = line as { done: true; waits: boolean }
       else onLine(line)
+      if (done?.waits) break
+    }
+    if (done?.waits && !late) {
+      waits = true
+      letWait(child)
+      return child
     }
     const how = await ended.catch((error: Error) => {
       throw new UserError(`environment ${wish.id}: ${wish.python} can't be started (${error.message}). Run '${SETUP}'.`)
@@ -198,11 +233,21 @@ async function ask(
       const last = said.trimEnd().split('\n').at(-1)
       throw new UserError(`environment ${wish.id}: Python ${how}. Its last output: ${last || 'none'}`)
     }
+    if (!done) throw new UserError(`environment ${wish.id}: Python exited before it had described the whole environment.`)
+    return undefined
   } finally {
     clearTimeout(timer)
     process.off('exit', kill)
-    kill()
+    if (!waits) kill()
   }
+}
+
+/** So that this process can exit while the child waits. */
+function letWait(child: ChildProcess): void {
+  child.stdout!.destroy()
+  child.stderr!.destroy()
+  ;(child.stdin as Socket).unref()
+  child.unref()
 }
 
 function sentence(id: string, { failed, message }: { failed: string; message: string }): string {

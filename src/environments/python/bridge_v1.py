@@ -25,7 +25,7 @@ from verifiers.v1.harnesses.null import NullHarness
 from verifiers.v1.harnesses.utils.compaction import bound_tool_message
 from verifiers.v1.harnesses.utils.mcp import call_mcp, connect_mcp
 
-from __main__ import Failed, end_with, module_of, told  # bridge.py
+from __main__ import Failed, module_of, processes, told  # bridge.py
 
 __all__ = ["ChatHarness"]
 
@@ -179,7 +179,6 @@ def describe(wish, write):
         prompt = messages_of(data.system_prompt, data.prompt) or [{"role": "user", "content": ""}]
         packed = base64.b64encode(msgpack.packb(data.model_dump_json())).decode()
         write({"row": {"example_id": data.idx, "prompt": prompt, "answer": answer, "info": fields}, "packed": packed})
-    write({"done": True})
 
 
 async def play(env, request):
@@ -277,6 +276,6 @@ def serve(wish):
     # Tool servers are processes that import the taskset's module by name.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), os.environ.get("DAWN_RL_PYTHON_FOLDERS")]))
     folder = os.path.dirname(wish["address"].removeprefix("ipc://"))
-    threading.Thread(target=end_with, args=(sys.stdin.buffer, io.BytesIO(), folder), daemon=True).start()
+    threading.Thread(target=processes.end_with, args=(sys.stdin.buffer, io.BytesIO(), folder), daemon=True).start()
     with contextlib.suppress(asyncio.CancelledError):
         asyncio.run(run(wish))

@@ -2,6 +2,7 @@
  * Wraps environments written in Python for verifiers as an `Environment`. verifiers plays and scores the rollouts in its own server (`EnvHost`), and
  * the answers come from the run's policy (`PolicyEndpoint`). The tokens to train on are those sampled for the answers in the rollout's trajectory.
  */
+import type { ChildProcess } from 'node:child_process'
 import { tmpdir } from 'node:os'
 import { basename, join, resolve } from 'node:path'
 import { randomUUID } from 'node:crypto'
@@ -10,7 +11,7 @@ import type { ChatCompletion, SamplingParams, ToolDefinition } from '../../commo
 import { Rubric, type Scores, type Scorable } from '../rubric.ts'
 import { Trajectory } from '../turns.ts'
 import type { Environment, RolloutContext, RolloutDraft, Row } from '../types.ts'
-import { describe, needPython, type PythonWish } from './bridge.ts'
+import { describe, killGroup, needPython, type Described, type PythonWish } from './bridge.ts'
 import { Calls } from './calls.ts'
 import { PolicyEndpoint, REQUEST_FIELD, SESSION_HEADER } from './endpoint.ts'
 import { EnvHost } from './host.ts'
@@ -47,9 +48,16 @@ export async function loadPythonEnvironment(
   const base = resolve(options.base ?? '.')
   const wish: PythonWish = { id, args, kwargs: options.kwargs ?? {}, python: needPython(id, options.python, base), base }
   const about = await describe(wish)
-  if (about.message_type !== 'chat')
-    throw new UserError(`environment ${id}: its message_type is ${about.message_type}; only chat environments can be trained on.`)
-  if (about.train === 0) throw new UserError(`environment ${id}: it has no rows to train on.`)
+  try {
+    if (about.message_type !== 'chat')
+      throw new UserError(
+        `environment ${id}: its message_type is ${about.message_type}; only chat environments can be trained on.`,
+      )
+    if (about.train === 0) throw new UserError(`environment ${id}: it has no rows to train on.`)
+  } catch (error) {
+    if (about.waiting) killGroup(about.waiting)
+    throw error
+  }
   return new PythonEnv(wish, about, options)
 }
 
@@ -70,12 +78,15 @@ export class PythonEnv implements Environment {
   readonly #tasksets: boolean
   #opened: Promise<Opened> | undefined
   #warn: ((message: string) => void) | undefined
+  /** The process that described the environment, until it serves it. */
+  #waiting: ChildProcess | undefined
   #closed = false
 
-  constructor(wish: PythonWish, about: Description & { rows: PythonRow[] }, options: PythonOptions) {
+  constructor(wish: PythonWish, about: Described, options: PythonOptions) {
     this.id = basename(wish.id, '.py')
     this.#wish = wish
     this.#options = options
+    this.#waiting = about.waiting
     this.systemPrompt = about.system_prompt ?? undefined
     this.dataset = numbered(about.rows.slice(0, about.train))
     this.evalDataset = numbered(about.rows.slice(about.train))
@@ -102,6 +113,7 @@ export class PythonEnv implements Environment {
 
   async close(): Promise<void> {
     this.#closed = true
+    if (this.#waiting) killGroup(this.#waiting)
     const opened = await this.#opened?.catch(() => undefined)
     await Promise.all(opened?.hosts.map((host) => host.close()) ?? [])
     await opened?.endpoint.close()
@@ -219,7 +231,11 @@ export class PythonEnv implements Environment {
     const options = { ...this.#wish, stuckSeconds, logFile, warn: this.#warn, env }
     // verifiers' own server starts its workers itself. The server for tasksets is a single process.
     const servers = this.#tasksets ? Array.from({ length: workers }, () => 1) : [workers]
-    const opened = await Promise.allSettled(servers.map((own) => EnvHost.open({ ...options, workers: own })))
+    const waiting = this.#waiting
+    this.#waiting = undefined
+    const opened = await Promise.allSettled(
+      servers.map((own, i) => EnvHost.open({ ...options, workers: own, waiting: i === 0 ? waiting : undefined })),
+    )
     const hosts = opened.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []))
     const failed = opened.find((one) => one.status === 'rejected')
     if (!failed) return { hosts, endpoint }

@@ -6,11 +6,11 @@ import { randomUUID } from 'node:crypto'
 import { closeSync, existsSync, fstatSync, mkdirSync, mkdtempSync, openSync, readSync, rmSync, statSync } from 'node:fs'
 import type { ChildProcess } from 'node:child_process'
 import { tmpdir } from 'node:os'
-import { dirname, join } from 'node:path'
+import { dirname, join, resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { SCRIPTS } from '../../common/commands.ts'
 import { messageOf, UserError } from '../../common/errors.ts'
-import { killGroup, startBridge, type PythonWish } from './bridge.ts'
+import { killGroup, startBridge, wakeBridge, type PythonWish } from './bridge.ts'
 import { EnvWire, type Reply } from './wire.ts'
 
 export interface HostOptions extends PythonWish {
@@ -20,6 +20,8 @@ export interface HostOptions extends PythonWish {
   logFile: string
   /** Additional environment variables. */
   env: Record<string, string>
+  /** A process that `describe` left waiting, to become the server. */
+  waiting?: ChildProcess
   /** Seconds within which a cancelled rollout must end. Otherwise a worker counts as stuck, and the server is restarted. Default 60. */
   stuckSeconds?: number
   /** Called each time the server dies, and once for each reward function that raises. */
@@ -163,17 +165,12 @@ export class EnvHost {
   }
 
   async #begin(): Promise<void> {
-    const { logFile, workers, env, stuckSeconds: _, warn: __, ...wish } = this.#options
+    const { logFile, workers, env, waiting, stuckSeconds: _, warn: __, ...wish } = this.#options
+    this.#options.waiting = undefined // later servers are new processes
     const address = `ipc://${join(this.#folder, `${++this.#lives}`)}`
     this.#logStart = this.#heard = statSync(logFile, { throwIfNoEntry: false })?.size ?? 0
-    const log = openSync(logFile, 'a')
-    let child: ChildProcess
-    try {
-      const stdio = { stdout: log, stderr: log }
-      child = startBridge({ ...wish, do: 'serve', address, workers, heartbeat: HEARTBEAT }, stdio, env)
-    } finally {
-      closeSync(log)
-    }
+    const command = { ...wish, do: 'serve' as const, address, workers, heartbeat: HEARTBEAT, env, log: resolve(logFile) }
+    const child = waiting && wakeBridge(waiting, command) ? waiting : startServer(command, logFile)
     this.#child = child
     const gone = Promise.withResolvers<string>()
     child.once('error', (error) => gone.resolve(`could not be started (${error.message})`))
@@ -312,6 +309,16 @@ export class EnvHost {
     const lines = this.#log().slice(-100_000).split('\n').map((line) => line.trim()).filter((line) => line !== '') // prettier-ignore
     const errors = lines.filter((line) => /^[\w.]*(?:Error|Exception): /u.test(line))
     return (errors.at(-1) ?? lines.at(-1) ?? 'it printed nothing').slice(0, 400)
+  }
+}
+
+/** Starts a new process for the server. What it says before it knows of its log goes there too. */
+function startServer(command: Parameters<typeof startBridge>[0], logFile: string): ChildProcess {
+  const log = openSync(logFile, 'a')
+  try {
+    return startBridge(command, { stdout: log, stderr: log })
+  } finally {
+    closeSync(log)
   }
 }
 
