@@ -151,7 +151,7 @@ export const microBatchFields = {
     .boolean()
     .default(false)
     .describe(
-      "Run large products and attention's backward pass on the GPU's matrix units, for faster training (1.9 times on an H200, measured with attention in float32) and decoding (1.2 times there). Operands are rounded to f16 (about 2e-4 of a product) and silently clamped to its range: activations at 65504, gradients of activations (which are multiplied by 1024) at 64. Sums stay float32. Refused if the GPU offers none, or if weights or (in Gemma) activations are outside f16's range.",
+      "Run large products and attention's backward pass on the GPU's matrix units, for faster training (1.9 times on an H200, measured with attention in float32) and decoding (1.2 times there). Operands are rounded to f16 (about 2e-4 of a product) and silently clamped to its range: activations at 65504, gradients of activations at about 2,000 times the largest gradient that the loss gives a log-probability. Sums stay float32. Refused if the GPU offers none, or if weights or (in Gemma) activations are outside f16's range.",
     ),
   bf16: z
     .boolean()

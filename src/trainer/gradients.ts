@@ -8,7 +8,7 @@ import { packedBatches, type PackedBatch } from '../model/decoder/packed.ts'
 import { runHostLoss, type Loss } from './losses/index.ts'
 import { withKl } from './losses/kl.ts'
 import type { LossInputs } from './losses/types.ts'
-import { MicroBatchRunner, type AddedTerms, type LossData, type TokenResults, type Work } from './micro-batch.ts'
+import { MicroBatchRunner, scaleOf, type AddedTerms, type LossData, type TokenResults, type Work } from './micro-batch.ts'
 import { scoreReference } from './reference.ts'
 
 export interface GradientOptions extends AddedTerms {
@@ -84,7 +84,8 @@ export async function accumulateGradients(
     if (entropyCoef) for (const value of found.entropy) loss -= (entropyCoef * value) / batch.lossTokenCount
   }
   await withRunner(decoder, options, async (runner) => {
-    const common = { temperature, checkpointing, dropoutSeed, beta, entropyCoef, lossTokens: batch.lossTokenCount }
+    const sizes = { lossTokens: batch.lossTokenCount, gradientScale: scaleOf(batch, options) }
+    const common = { temperature, checkpointing, dropoutSeed, beta, entropyCoef, ...sizes }
     const work: Work = options.loss.kernel ? { ...common, kind: 'loss', loss: options.loss } : { ...common, kind: 'host' }
     await runner.makeRoom(batches, work)
     if (options.reference) await scoreReference(runner, samples, options.reference, options)

@@ -3,7 +3,7 @@
  * micro-batch that fits. A replay creates no buffer, bind group, pipeline or tensor, and is one submit and one read-back. For a larger micro-batch
  * the plans are recorded anew.
  * - What varies is stored in buffers that persist (ids, targets, advantages), or is a count that the plan leaves open (rows, the loss's 1 / N, the
- *   dropout seed).
+ *   factor of gradients in f16, the dropout seed).
  * - All plans of a runner share their scratch buffers, since they run one after another.
  * - With a built-in loss, forward and backward are one plan. A loss on the host runs between two plans.
  * - `plans: false` runs the same tape eagerly in buffers of the exact size: slow and simple, for tests to compare with.
@@ -12,10 +12,12 @@ import type { HeadOutput } from '../autograd/ops/head.ts'
 import { Tape } from '../autograd/tape.ts'
 import { timeline } from '../common/timeline.ts'
 import { tracer } from '../common/trace.ts'
+import type { TrainingBatch } from '../common/types.ts'
 import type { Plan } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { sendInSections } from '../gpu/share.ts'
 import { capacityOf, map, Size, times, type Count } from '../gpu/size.ts'
+import { gradientScaleFor, withGradientScale } from '../kernels/common/matrix-units.ts'
 import type { Checkpointing, Decoder } from '../model/decoder/decoder.ts'
 import { listsByToken, type PackedBatch } from '../model/decoder/packed.ts'
 import { forwardLogprobs, makeBatch, positionsOf, writeBatch, type BatchCounts, type DeviceBatch } from './device-batch.ts'
@@ -29,7 +31,7 @@ export interface AddedTerms {
   entropyCoef?: number
 }
 
-/** What to do with a micro-batch. A plan depends on all of it except the values of the dropout seed and of N. */
+/** What to do with a micro-batch. A plan depends on all of it except the values of N, the factor and the dropout seed. */
 export interface Work extends AddedTerms {
   /**
    * `score`: forward only; `reference`: the same with the reference model. `loss`: forward, a built-in loss and backward. `host`: forward, for a call
@@ -42,6 +44,8 @@ export interface Work extends AddedTerms {
   loss?: Loss
   /** N of the loss. */
   lossTokens?: number
+  /** Factor of gradients on matrix units (`scaleOf`). With a loss on the host, `backward` chooses it. */
+  gradientScale?: number
   /** Seed of LoRA's dropout. Default: no dropout. */
   dropoutSeed?: number
 }
@@ -73,6 +77,7 @@ interface Room {
   counts: BatchCounts
   batch: DeviceBatch
   lossTokens: Count
+  gradientScale: Count
   inferenceLogprobs: GpuBuffer
   advantages: GpuBuffer
   refLogprobs: GpuBuffer
@@ -97,6 +102,13 @@ export interface RunnerOptions {
   reference?: Decoder
 }
 
+/** The factor of a batch's gradients on matrix units with a built-in loss, whose ratios are taken to be near 1. */
+export function scaleOf({ samples, lossTokenCount }: TrainingBatch, { beta = 0, entropyCoef = 0 }: AddedTerms): number {
+  let most = Math.max(beta, Math.abs(entropyCoef))
+  for (const { advantages } of samples) for (const a of advantages) most = Math.max(most, Math.abs(a))
+  return gradientScaleFor(most / lossTokenCount)
+}
+
 /** Runs the micro-batches of a decoder, one after another. */
 export class MicroBatchRunner {
   readonly #decoder: Decoder
@@ -105,7 +117,7 @@ export class MicroBatchRunner {
   readonly #arena: GpuBuffer[] = []
   #room: Room | undefined
   /** The backward pass that follows a `host` run. */
-  #backward: (() => Promise<void> | void) | undefined
+  #backward: ((gradientScale: number) => Promise<void> | void) | undefined
 
   constructor(decoder: Decoder, options: RunnerOptions) {
     this.#decoder = decoder
@@ -187,11 +199,12 @@ export class MicroBatchRunner {
         'scored tokens': count,
         'distinct tokens': byToken?.tokens.length ?? 0,
         'loss tokens': work.lossTokens ?? 0,
+        'gradient scale': work.gradientScale ?? 0,
         'dropout seed': work.dropoutSeed ?? 0,
       }
       const { forward, backward } = this.#plansFor(room, work)
       sent = this.#send(forward, values, packed.rows)
-      this.#backward = backward && (() => this.#send(backward, values, packed.rows))
+      this.#backward = backward && ((scale) => this.#send(backward, { ...values, 'gradient scale': scale }, packed.rows))
     } else this.#runEager(room, work)
     const range = { buffer: room.results, offset: 0, bytes: room.stride * (work.kind === 'loss' ? 12 : 8) }
     const read = () => gpu.read(range, { name: names[work.kind], work: packed.rows })
@@ -210,7 +223,7 @@ export class MicroBatchRunner {
   /** After a `host` run: runs the backward pass. `coefficient`: dLoss/dlogprob of each scored token. */
   async backward(coefficient: Float32Array): Promise<void> {
     this.#decoder.gpu.write(this.#room!.coefficient, coefficient)
-    await this.#backward!()
+    await this.#backward!(gradientScaleFor(coefficient.reduce((most, c) => Math.max(most, Math.abs(c)), 0)))
     this.#backward = undefined
     this.#decoder.gpu.flush()
     if (!this.#room!.open) this.#freeRoom()
@@ -254,6 +267,7 @@ export class MicroBatchRunner {
       counts,
       batch: makeBatch(gpu, counts, work?.dropoutSeed),
       lossTokens: work?.lossTokens ?? Size.of('loss tokens'),
+      gradientScale: work?.gradientScale ?? Size.of('gradient scale'),
       inferenceLogprobs: values(stride, 'inference logprobs'),
       advantages: values(stride, 'advantages'),
       refLogprobs: values(stride, 'reference logprobs'),
@@ -310,7 +324,7 @@ export class MicroBatchRunner {
 
   #runEager(room: Room, work: Work): void {
     const open = this.#forward(room, work)
-    this.#backward = open && (() => this.#goBack(room, open))
+    this.#backward = open && ((gradientScale) => this.#goBack({ ...room, gradientScale }, open))
   }
 
   /** Runs the forward pass, and with a built-in loss also the backward pass. For a loss on the host, returns the tape for `backward`. */
@@ -331,11 +345,12 @@ export class MicroBatchRunner {
     const { temperature, checkpointing, entropyCoef } = work
     const entropyWeight = entropyCoef && trains(work) ? map(room.lossTokens, (n) => entropyCoef / n) : undefined
     const options = { temperature, checkpointing, chunkLoss: kernel && chunkLoss, entropyWeight }
-    const out = forwardLogprobs(tape, this.#decoderOf(work), room.batch, options)
+    const scaled = <T>(fn: () => T): T => withGradientScale(gpu, room.gradientScale, fn)
+    const out = scaled(() => forwardLogprobs(tape, this.#decoderOf(work), room.batch, options))
     gpu.copy(out.logprobs.buffer, 0, results, 0, times(counts.scored, 4))
     gpu.copy(out.entropy.buffer, 0, results, stride * 4, times(counts.scored, 4))
     if (work.kind === 'host') return { tape, out }
-    if (work.kind === 'loss') tape.backward()
+    if (work.kind === 'loss') scaled(() => tape.backward())
     out.release()
     return undefined
   }
@@ -345,8 +360,10 @@ export class MicroBatchRunner {
   }
 
   #goBack(room: Room, { tape, out }: { tape: Tape; out: HeadOutput }): void {
-    out.backward(room.coefficient)
-    tape.backward()
+    withGradientScale(this.#decoder.gpu, room.gradientScale, () => {
+      out.backward(room.coefficient)
+      tape.backward()
+    })
     out.release()
   }
 }

@@ -6,7 +6,7 @@ import { linear, linearBackwardInput } from '../../src/kernels/matmul/matmul.ts'
 import { defaultTiles, setTiles, tileCandidates, tilesOf, tileText } from '../../src/kernels/matmul/tiles.ts'
 import { tuneMatmul, type TuneRow } from '../../src/kernels/matmul/tune.ts'
 import { shapeFor, takesHalf } from '../../src/kernels/matmul/units.ts'
-import { checkF16Range, useMatrixUnits } from '../../src/kernels/common/matrix-units.ts'
+import { checkF16Range, gradientScaleFor, useMatrixUnits } from '../../src/kernels/common/matrix-units.ts'
 import { roundWeight } from '../../src/kernels/optimizer/optimizer.ts'
 import { allocateBlocks, allocateRooms, writeBlocks, type QuantisedFormat } from '../../src/kernels/quantised/quantised.ts'
 import { roundToBf16, widenBf16 } from '../../src/model/bf16.ts'
@@ -298,4 +298,14 @@ test('weights outside of f16 are refused by name', () => {
   expect(() => checkF16Range('w', Float32Array.of(NaN))).toThrow('NaN')
   expect(() => checkF16Range('w', Uint16Array.of(0, 0xff80, 1))).toThrow('-Infinity')
   expect(() => checkF16Range('w', Uint16Array.of(0x7fc0))).toThrow('NaN')
+})
+
+test('the factor of gradients is a power of two that takes the largest to between 16 and 32', () => {
+  for (const largest of [3e-9, 0.7, 1, 1e-5, 300]) {
+    const scale = gradientScaleFor(largest)
+    expect(Number.isInteger(Math.log2(scale))).toBe(true)
+    expect(largest * scale).toBeGreaterThan(16)
+    expect(largest * scale).toBeLessThanOrEqual(32)
+  }
+  for (const none of [0, NaN, Infinity]) expect(gradientScaleFor(none)).toBe(1024)
 })

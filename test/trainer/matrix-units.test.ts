@@ -31,6 +31,30 @@ describe.skipIf(none).each(['llama', 'qwen2', 'qwen3'])('%s on matrix units', (n
   })
 })
 
+/** Powers of two change no bit of float32, so they change none here if what is rounded to f16 keeps its place in f16's range. */
+describe.skipIf(none)("gradients of a mean over as many tokens as a run's batches have, or more", () => {
+  test.each(['built in', 'on the host'] as const)('have the bits of those of few tokens: a loss %s', async (where) => {
+    const { settings, batch } = await openCase('llama')
+    const decoder = await loadCase(gpu, 'llama', 'adapter', { matrixUnits: true })
+    const cispo = await loadLoss('cispo', settings)
+    const loss = where === 'built in' ? cispo : { ...cispo, kernel: undefined }
+    const all: Float32Array[][] = []
+    for (const factor of [1, 2 ** 20]) {
+      decoder.store!.zeroGradients()
+      const mean = { ...batch, lossTokenCount: batch.lossTokenCount * factor }
+      await accumulateGradients(decoder, mean, { temperature: 0.8, checkpointing: false, microBatchTokens: 64, loss })
+      const read: Float32Array[] = []
+      for (const parameter of decoder.store!.parameters) {
+        read.push((await decoder.store!.read(parameter, 'gradients')).map((g) => g * factor))
+      }
+      all.push(read)
+    }
+    // Not toEqual, which takes minutes to say where two such arrays differ.
+    expect(all[1].every((values, i) => values.every((g, j) => g === all[0][i][j]))).toBe(true)
+    decoder.release()
+  })
+})
+
 /** Those whose kernels of their own, or whose norms, the models above do not have. */
 describe.skipIf(none).each(['lfm2', 'granite', 'granite4', 'olmo2', 'olmo3', 'phi3', 'phi4'])('%s on matrix units', (name) => {
   test.each(['lora', 'full'] as const)('%s: log-probabilities to 1e-3, gradients to 1e-2', async (how) => {

@@ -8,7 +8,7 @@ import type { GpuBuffer } from '../../gpu/pool.ts'
 import { groupsOf, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { hasWideSubgroups } from '../common/lanes.ts'
-import { gradientScale, matrixUnitOf } from '../common/matrix-units.ts'
+import { gradientScaleOf, matrixUnitOf } from '../common/matrix-units.ts'
 import { inHalf } from '../matmul/units.ts'
 import type { BackwardBuffers, HeadShape } from './attention.ts'
 import { grid, scaleOf } from './tile.ts'
@@ -116,10 +116,11 @@ export function unitsBackward(
 ): void {
   const { heads, kvHeads, headDim } = shape
   // Room for 64 more rows: fragments of the last tile are read whole, whatever lies after the last row.
-  const half = (data: GpuBuffer, of: number, scale = 1) =>
+  const half = (data: GpuBuffer, of: number, scale: Count = 1) =>
     inHalf(gpu, { data, depth: of * headDim, stride: of * headDim, column: 0, scale }, rows, 8, 64)
-  const [q, k, v, dO] = [half(t.q, heads), half(t.k, kvHeads), half(t.v, kvHeads), half(t.dO, heads, gradientScale)]
-  const params = { rows, scale: scaleOf(shape), gradient_scale: gradientScale }
+  const gradient_scale = gradientScaleOf(gpu)
+  const [q, k, v, dO] = [half(t.q, heads), half(t.k, kvHeads), half(t.v, kvHeads), half(t.dO, heads, gradient_scale)]
+  const params = { rows, scale: scaleOf(shape), gradient_scale }
   const run = (kind: Kind, bindings: GpuBuffer[], across: number): void => {
     const groups = grid(groupsOf(rows, constants[kind].RT), across)
     gpu.dispatch(gpu.kernel(paths[kind], constants[kind]), bindings, params, groups)

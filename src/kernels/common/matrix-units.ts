@@ -6,6 +6,7 @@ import { valueOfBf16 } from '../../common/bf16.ts'
 import { UserError } from '../../common/errors.ts'
 import type { MatrixUnit } from '../../gpu/adapter.ts'
 import type { Gpu } from '../../gpu/gpu.ts'
+import type { Count } from '../../gpu/size.ts'
 
 /** The largest f16 value. */
 const most = 65504
@@ -15,11 +16,12 @@ const mostBits = 0x477f
 export const KT = 32
 /**
  * Factor of gradients, which are small: with it they keep their bits in f16 down to 6e-8, and are clamped beyond 64. A power of two, so otherwise it
- * changes no bit.
+ * changes no bit. In training it depends on the loss (`withGradientScale`).
  */
 export const gradientScale = 1024
 
 const inUse = new WeakMap<Gpu, MatrixUnit>()
+const scales = new WeakMap<Gpu, Count>()
 
 /**
  * Lets large products run on the adapter's matrix units from now on, or with `false` no longer. To be called before weights are uploaded, as these
@@ -44,6 +46,31 @@ export function useMatrixUnits(gpu: Gpu, on = true): void {
 
 /** The matrix unit that products run on; undefined if they run in float32. */
 export const matrixUnitOf = (gpu: Gpu): MatrixUnit | undefined => inUse.get(gpu)
+
+/** What becomes of the largest gradient of a log-probability, at most: room for rows that collect the gradients of 2,000 such tokens. */
+const largestScaled = 32
+
+/**
+ * The factor of gradients where no gradient of a log-probability is larger than `largest`. A loss is a mean over all tokens of a batch, so with one
+ * factor for any batch, the gradients of a batch of many tokens would be rounded to few bits, or to 0.
+ */
+export function gradientScaleFor(largest: number): number {
+  const exponent = Math.floor(-Math.log2(largest))
+  return Number.isFinite(exponent) ? largestScaled * 2 ** Math.max(-64, Math.min(64, exponent)) : gradientScale
+}
+
+/** Records with `fn` a backward pass whose gradients have this factor on matrix units. */
+export function withGradientScale<T>(gpu: Gpu, scale: Count, fn: () => T): T {
+  scales.set(gpu, scale)
+  try {
+    return fn()
+  } finally {
+    scales.delete(gpu)
+  }
+}
+
+/** The factor of the gradients that are being recorded. */
+export const gradientScaleOf = (gpu: Gpu): Count => scales.get(gpu) ?? gradientScale
 
 /**
  * Checks that a weight is within f16's range, when it is loaded for matrix units.

@@ -8,9 +8,9 @@
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import { capacityOf, groupsOf, times, type Count } from '../../gpu/size.ts'
+import { capacityOf, groupsOf, map, times, type Count } from '../../gpu/size.ts'
 import { dispatchFlat, hasWideSubgroups } from '../common/lanes.ts'
-import { gradientScale, KT, matrixUnitOf } from '../common/matrix-units.ts'
+import { gradientScaleOf, KT, matrixUnitOf } from '../common/matrix-units.ts'
 import type { Weight } from '../common/weight.ts'
 import { bufferOf, type Extras, type Part } from './part.ts'
 import { tileCandidates, tilesOf, type Tile } from './tiles.ts'
@@ -23,7 +23,7 @@ interface Activations {
   depth: number
   stride: number
   column: number
-  scale: number
+  scale: Count
   /** The same in f16, (rows, depth), if an earlier kernel wrote it (`takesHalf`). */
   half?: GpuBuffer
 }
@@ -88,7 +88,7 @@ export function backwardInput(
 ): void {
   const k = weight.columns
   const place = { out_stride: k, out_column: 0, first_row: 0 }
-  const activations = { data: dy, depth: part.rows, stride: part.width, column: part.column, scale: gradientScale }
+  const activations = { data: dy, depth: part.rows, stride: part.width, column: part.column, scale: gradientScaleOf(gpu) }
   run(gpu, activations, dx, weight, part, options, { FORM_NT: 0 }, { rows, columns: k, depth: part.rows, ...place }, parts)
 }
 
@@ -112,7 +112,7 @@ function run(
   gpu.dispatch(
     gpu.kernel(paths.units, constants),
     bindings,
-    { ...params, rank, alpha, a_stride: stride, out_scale: 1 / activations.scale, ...b },
+    { ...params, rank, alpha, a_stride: stride, out_scale: map(activations.scale, (n) => 1 / n), ...b },
     groups,
   )
   release()
