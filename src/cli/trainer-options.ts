@@ -2,7 +2,7 @@
 import type { TrainerArgs } from '../config/schema.ts'
 import type { Checkpointing } from '../model/decoder/decoder.ts'
 import type { LoadOptions } from '../model/decoder/load.ts'
-import type { Adapter, LoraConfig } from '../model/files/peft.ts'
+import { configOfLayers, type Adapter, type LoraConfig } from '../model/files/peft.ts'
 import { adapterModules } from '../model/decoder/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
 import type { RunFolder } from '../monitor/run-folder.ts'
@@ -50,7 +50,7 @@ export function adapterConfig(
   baseModel: string | null,
 ): LoraConfig | undefined {
   if (!args.use_lora) return undefined
-  if (adapter) return adapter.config
+  if (adapter) return configOfLayers(adapter, model)
   const { lora_rank: r, lora_alpha: loraAlpha, lora_dropout: loraDropout } = args
   const targetModules = adapterModules(model, args.lora_target_modules)
   return { r, loraAlpha, loraDropout, targetModules, useRslora: false, baseModel }

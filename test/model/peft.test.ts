@@ -1,8 +1,11 @@
 import { cpSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
+import { adapterConfig } from '../../src/cli/trainer-options.ts'
+import { parseConfig as parseRun } from '../../src/config/load.ts'
+import { linearShapes } from '../../src/model/decoder/shapes.ts'
 import { parseConfig } from '../../src/model/config/config.ts'
-import { checkAdapter, readAdapter, writeAdapter } from '../../src/model/files/peft.ts'
+import { checkAdapter, modulesOf, readAdapter, writeAdapter } from '../../src/model/files/peft.ts'
 import { openSafetensors, writeSafetensors } from '../../src/model/files/safetensors.ts'
 import { golden, newFolder, userErrorOf } from './helpers.ts'
 
@@ -43,6 +46,32 @@ describe('the golden adapters', () => {
     const written = JSON.parse(readFileSync(join(dir, 'listed/adapter_config.json'), 'utf8')) as { target_modules: string[] }
     const modules = ['down_proj', 'gate_proj', 'k_proj', 'o_proj', 'q_proj', 'up_proj', 'v_proj']
     expect(written.target_modules.toSorted()).toEqual(modules)
+  })
+  test('its layers are named by their paths where their modules have others: PEFT would adapt those too', async () => {
+    const model = configOf('qwen3')
+    for (const kept of [/layers\.1\./, /q_proj$|layers\.0\./, /q_proj$/, /./]) {
+      const adapter = await readAdapter(join(golden, 'qwen3/adapter'))
+      for (const path of adapter.tensors.keys()) if (!kept.test(path)) adapter.tensors.delete(path)
+      adapter.config.targetModules = []
+      const config = adapterConfig(
+        parseRun('[model]\nname = "x"\n[env]\nid = "reverse-text"').config.trainer.args,
+        model,
+        adapter,
+        null,
+      )!
+      const out = join(newFolder(), 'some')
+      await writeAdapter(out, { config, tensors: adapter.tensors })
+      const { target_modules: written } = JSON.parse(readFileSync(join(out, 'adapter_config.json'), 'utf8')) as {
+        target_modules: string[]
+      }
+      // As PEFT chooses.
+      const chosen = [...linearShapes(model).keys()].filter((path) =>
+        written.some((name) => path === name || path.endsWith(`.${name}`)),
+      )
+      expect(chosen.toSorted()).toEqual([...adapter.tensors.keys()].toSorted())
+      const named = modulesOf(adapter.tensors.keys())
+      expect(readFileSync(join(out, 'README.md'), 'utf8')).toContain(`; ${named.join(', ')})`)
+    }
   })
   test.each(['llama', 'qwen2', 'qwen3'])('%s belongs to its own model', async (family) => {
     checkAdapter(await readAdapter(join(golden, family, 'adapter')), configOf(family), family)

@@ -153,6 +153,16 @@ export const modulesOf = (paths: Iterable<string>): string[] => [
   ...new Set([...paths].map((path) => path.slice(path.lastIndexOf('.') + 1))),
 ]
 
+/**
+ * The config with which PEFT finds the linear layers that an adapter changes. If it leaves some layers of a module out (by `layers_to_transform`,
+ * `exclude_modules` or a regular expression), they are named by their paths: the module's name would give all of them an adapter.
+ */
+export function configOfLayers({ config, tensors }: Adapter, model: ModelConfig): LoraConfig {
+  const modules = modulesOf(tensors.keys())
+  const ofModules = [...linearShapes(model).keys()].filter((path) => modulesOf([path]).some((module) => modules.includes(module)))
+  return ofModules.length === tensors.size ? config : { ...config, targetModules: [...tensors.keys()] }
+}
+
 /** The largest rank of an adapter's modules. */
 export const largestRank = ({ r, rankPattern = {} }: LoraConfig): number => Math.max(r, ...Object.values(rankPattern))
 
@@ -227,21 +237,20 @@ export async function writeAdapter(
 /** The files of `writeAdapter`, into a folder that is there: for a checkpoint, whose own folder is what becomes whole. */
 export async function writeAdapterFiles(dir: string, adapter: Parameters<typeof writeAdapter>[1]): Promise<void> {
   const { config, tensors, tokenizer } = adapter
+  const targetModules = config.targetModules.length > 0 ? config.targetModules : modulesOf(tensors.keys())
   const out: Record<string, TensorToWrite> = {}
   for (const [path, { A, B, r }] of tensors) {
     out[`${PREFIX}${path}.lora_A.weight`] = { dtype: 'F32', shape: [r, A.length / r], data: A }
     out[`${PREFIX}${path}.lora_B.weight`] = { dtype: 'F32', shape: [B.length / r, r], data: B }
   }
   await writeSafetensors(join(dir, WEIGHTS), out, { format: 'pt' })
-  await writeWhole(join(dir, CONFIG), [
-    jsonText(adapterJson(config, config.targetModules.length > 0 ? config.targetModules : modulesOf(tensors.keys()))),
-  ])
+  await writeWhole(join(dir, CONFIG), [jsonText(adapterJson({ ...config, targetModules }))])
   await tokenizer?.saveTo(dir)
   const largest = Math.max(config.r, ...[...tensors.values()].map(({ r }) => r))
-  await writeWhole(join(dir, 'README.md'), [cardText(config, largest)])
+  await writeWhole(join(dir, 'README.md'), [cardText({ ...config, targetModules }, largest)])
 }
 
-function adapterJson(config: LoraConfig, targetModules: string[]): Record<string, unknown> {
+function adapterJson(config: LoraConfig): Record<string, unknown> {
   return {
     peft_type: 'LORA',
     task_type: 'CAUSAL_LM',
@@ -249,7 +258,7 @@ function adapterJson(config: LoraConfig, targetModules: string[]): Record<string
     r: config.r,
     lora_alpha: config.loraAlpha,
     lora_dropout: config.loraDropout,
-    target_modules: targetModules,
+    target_modules: config.targetModules,
     rank_pattern: config.rankPattern ?? {},
     alpha_pattern: config.alphaPattern ?? {},
     use_rslora: config.useRslora,
@@ -278,7 +287,7 @@ function cardText(config: LoraConfig, largest: number): string {
   return [
     `---\n${head.join('\n')}\n---`,
     '# LoRA adapter',
-    `A LoRA adapter (${rank}; ${config.targetModules.join(', ')})${base ? ` for \`${base}\`` : ''}, trained with dawn-rl.`,
+    `A LoRA adapter (${rank}; ${modulesOf(config.targetModules).join(', ')})${base ? ` for \`${base}\`` : ''}, trained with dawn-rl.`,
     [
       'Load it with PEFT:',
       '```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n' +
