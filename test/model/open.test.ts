@@ -85,6 +85,9 @@ describe('a folder', () => {
     expect(await userErrorOf(() => openModel(dir))).toContain(`newest checkpoint is ${join(dir, 'checkpoints/step_3')}.`)
     writeFileSync(join(dir, 'adapter_config.json'), '{}')
     expect(await userErrorOf(() => openModel(dir))).toContain('is an adapter, not a model')
+    // Axolotl, for one, writes the model's config.json beside it.
+    writeFileSync(config, JSON.stringify(raw))
+    expect(await userErrorOf(() => openModel(dir))).toContain('is an adapter, not a model')
   })
   test('that is not there is not asked for on the hub', async () => {
     const dir = newFolder()

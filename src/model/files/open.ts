@@ -63,10 +63,7 @@ async function openFolder(dir: string, ref: string, name: string): Promise<Model
   if ((await kindOf(configPath)) === null) {
     const ggufs = (await readdir(dir)).filter((file) => file.endsWith('.gguf'))
     if (ggufs.length === 1) return openGguf(join(dir, ggufs[0]), ref)
-    if ((await kindOf(join(dir, 'adapter_config.json'))) !== null)
-      throw new UserError(
-        `${dir} is an adapter, not a model: name the model that it was trained for, and give ${dir} as its adapter.`,
-      )
+    await refuseAdapter(dir)
     throw new UserError(`${dir} has no config.json, so it is not a Hugging Face model folder.${checkpointHint(dir)}`)
   }
   const rawConfig = await readJson(configPath)
@@ -131,7 +128,16 @@ async function weightFiles(dir: string): Promise<string[]> {
     }
     return shards
   }
+  await refuseAdapter(dir)
   throw new UserError(`${dir} has neither ${SINGLE_FILE} nor ${INDEX_FILE}; only safetensors weights are read.`)
+}
+
+/** @throws UserError where a folder has an adapter's config, beside which some trainers put the model's */
+async function refuseAdapter(dir: string): Promise<void> {
+  if ((await kindOf(join(dir, 'adapter_config.json'))) === null) return
+  throw new UserError(
+    `${dir} is an adapter, not a model: name the model that it was trained for, and give ${dir} as its adapter.`,
+  )
 }
 
 async function openGguf(path: string, ref: string): Promise<ModelFiles> {
