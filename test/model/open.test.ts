@@ -1,13 +1,15 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { cpSync, existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { chmodSync, cpSync, existsSync, mkdirSync, readFileSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import { openModel } from '../../src/model/files/open.ts'
+import { readAdapter } from '../../src/model/files/peft.ts'
 import { writeSafetensors } from '../../src/model/files/safetensors.ts'
 import { openHub } from '../hub.ts'
+import { canLink } from '../windows.ts'
 import { golden, newFolder, smollm2, userErrorOf, withoutSmollm2 } from './helpers.ts'
 
 const source = join(golden, 'qwen3/model')
@@ -88,6 +90,19 @@ describe('a folder', () => {
     // Axolotl, for one, writes the model's config.json beside it.
     writeFileSync(config, JSON.stringify(raw))
     expect(await userErrorOf(() => openModel(dir))).toContain('is an adapter, not a model')
+  })
+  test.skipIf(!canLink)('that the system does not let in says so, not that there is nothing', async () => {
+    const dir = copy()
+    const config = join(dir, 'config.json')
+    rmSync(config)
+    symlinkSync('config.json', config)
+    expect(await userErrorOf(() => openModel(dir))).toContain(`Cannot read ${config}: ELOOP: `)
+    // Nothing is closed to root.
+    if (process.getuid?.() === 0) return
+    chmodSync(dir, 0o600)
+    const reads = [() => openModel(dir), () => readAdapter(dir), () => openModel(join(dir, 'below'))]
+    for (const read of reads) expect(await userErrorOf(read)).toContain('EACCES: permission denied')
+    chmodSync(dir, 0o700)
   })
   test('that is not there is not asked for on the hub', async () => {
     const dir = newFolder()

@@ -48,12 +48,13 @@ export class RangeFile {
   }
 }
 
-/** What a path is: 'file', 'folder' or null. Follows links. */
+/** What a path is: 'file', 'folder' or null. Follows links. Throws UserError where the system does not say (a folder that may not be entered). */
 export async function kindOf(path: string): Promise<'file' | 'folder' | null> {
   try {
     return (await stat(path)).isDirectory() ? 'folder' : 'file'
-  } catch {
-    return null
+  } catch (error) {
+    if (['ENOENT', 'ENOTDIR'].includes((error as NodeJS.ErrnoException).code ?? '')) return null
+    throw new UserError(`Cannot read ${path}: ${messageOf(error)}.`)
   }
 }
 
