@@ -161,6 +161,36 @@ describe('a byte-level tokenizer of a folder', () => {
       expect(tokenizer.decode([0xef, 0xbb, 0xbf, 256])).toBe('\ufeffx')
     }
   })
+  // As AutoTokenizer of transformers 5.18 does.
+  test('finds added tokens as tokenizer_config.json and added_tokens.json have them, whatever tokenizer.json says', async () => {
+    const dir = byteTokenizer()
+    const file = (name: string) => join(dir, name)
+    const json = JSON.parse(readFileSync(file('tokenizer.json'), 'utf8')) as Record<string, object>
+    const flags = { lstrip: false, rstrip: false, normalized: false, single_word: false, special: false }
+    const end = { id: 258, content: '<e>', ...flags }
+    const read = async (added: object[], config: object, more: object = {}) => {
+      const model = { ...json.model, vocab: { ...(json.model as { vocab: object }).vocab, '<s>': 257 } }
+      writeFileSync(file('tokenizer.json'), JSON.stringify({ ...json, added_tokens: added, model }))
+      writeFileSync(file('tokenizer_config.json'), JSON.stringify(config))
+      writeFileSync(file('added_tokens.json'), JSON.stringify(more))
+      const tokenizer = await loadTokenizer(dir, [])
+      const ids = tokenizer.encode('a <e> b<s>c')
+      return [ids.length, tokenizer.decode(ids, { skipSpecialTokens: true })]
+    }
+    const decoder = (change: object) => ({ added_tokens_decoder: { 258: { ...end, id: undefined, ...change } } })
+    expect(await read([end], {})).toEqual([9, 'a <e> b<s>c'])
+    expect(await read([end], decoder({ special: true }))).toEqual([9, 'a  b<s>c'])
+    expect(await read([{ ...end, special: true }], decoder({}))).toEqual([9, 'a  b<s>c'])
+    expect(await read([end], decoder({ rstrip: true, lstrip: true }))).toEqual([7, 'a<e>b<s>c'])
+    expect(await read([{ ...end, rstrip: true }], decoder({}))).toEqual([9, 'a <e> b<s>c'])
+    expect(await read([end], { bos_token: '<s>' })).toEqual([7, 'a <e> bc'])
+    expect(await read([end], { additional_special_tokens: [{ content: '<s>', ...flags }] })).toEqual([7, 'a <e> bc'])
+    expect(await read([end], { bos_token: '<unknown>' })).toEqual([9, 'a <e> b<s>c'])
+    expect(await read([], {}, { '<e>': 258 })).toEqual([9, 'a <e> b<s>c'])
+    expect(await read([], { eos_token: '<e>' }, { '<e>': 258 })).toEqual([9, 'a  b<s>c'])
+    // A config that lists its added tokens is newer.
+    expect(await read([], { added_tokens_decoder: {} }, { '<e>': 258 })).toEqual([11, 'a <e> b<s>c'])
+  })
   test('tells the template of all special tokens with names, also those of an older special_tokens_map.json', async () => {
     const chat_template =
       '{{ bos_token }}|{{ eos_token }}|{{ sep_token }}|{{ image_token }}|{{ video_token }}|{{ add_bos_token }}'

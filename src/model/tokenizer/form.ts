@@ -20,15 +20,11 @@ export const bpeModel = (vocab: Record<string, number>, merges: string[][], igno
 })
 
 /**
- * The rewritten file, with the added tokens that only tokenizer_config.json knows.
+ * The rewritten file, with the added tokens as tokenizer_config.json has them.
  * @throws Error that says what the library has not
  */
 export function exactForm(tokenizerJson: Json, tokenizerConfig: Json): Json {
-  const added = [...((tokenizerJson.added_tokens ?? []) as AddedToken[])]
-  const known = new Set(added.map((token) => token.id))
-  for (const [id, token] of Object.entries((tokenizerConfig.added_tokens_decoder ?? {}) as Record<string, AddedToken>)) {
-    if (!known.has(Number(id))) added.push({ ...token, id: Number(id) })
-  }
+  const added = addedTokens(tokenizerJson, tokenizerConfig)
   const word = added.find((token) => token.single_word)
   if (word) throw new Error(`its added token ${JSON.stringify(word.content)} is marked as single_word, which is not supported`)
   const { continuing_subword_prefix: prefix, type } = (tokenizerJson.model ?? {}) as Json
@@ -48,6 +44,63 @@ interface AddedToken {
   id: number
   content?: string
   single_word?: boolean
+  special?: boolean
+  normalized?: boolean
+}
+
+/** The keys of tokenizer_config.json that name one special token, or several. */
+const NAMED = ['bos', 'eos', 'unk', 'sep', 'pad', 'cls', 'mask'].map((name) => `${name}_token`)
+const SEVERAL = ['additional_special_tokens', 'extra_special_tokens']
+
+/**
+ * All added tokens, as transformers makes them: `added_tokens_decoder` says how they are found, whatever tokenizer.json says, and special tokens with
+ * names are added ones where tokenizer.json has them among other words.
+ */
+function addedTokens({ added_tokens, model }: Json, config: Json): AddedToken[] {
+  const added = [...((added_tokens ?? []) as AddedToken[])]
+  const place = new Map(added.map(({ content }, i) => [content, i]))
+  const known = new Set(added.map((token) => token.id))
+  const { vocab = {} } = (model ?? {}) as { vocab?: Record<string, number> | [string, number][] }
+  const idOf = (content: string): number | undefined => {
+    if (!Array.isArray(vocab)) return Object.hasOwn(vocab, content) ? vocab[content] : undefined
+    const at = vocab.findIndex(([word]) => word === content)
+    return at < 0 ? undefined : at
+  }
+  for (const [id, token] of Object.entries((config.added_tokens_decoder ?? {}) as Record<string, AddedToken>)) {
+    const at = place.get(token.content)
+    // Once special, always so: skipped in decoding.
+    if (at !== undefined) added[at] = { ...token, id: added[at].id, special: Boolean(token.special || added[at].special) }
+    else if (!known.has(Number(id))) place.set(token.content, added.push({ ...token, id: Number(id) }) - 1)
+  }
+  for (const { content, ...flags } of namedTokens(config)) {
+    if (typeof content !== 'string' || place.has(content)) continue
+    const id = idOf(content)
+    if (id !== undefined) place.set(content, added.push({ normalized: false, ...flags, content, id, special: true }) - 1)
+  }
+  return added
+}
+
+/** The special tokens that have names, as far as they were written: strings, or objects with `content`. */
+function namedTokens(config: Json): Partial<AddedToken>[] {
+  const several = SEVERAL.flatMap((key) => Object.values((config[key] ?? {}) as object) as unknown[])
+  const written = [...NAMED.map((key) => config[key]), ...several]
+  return written.map((token) => (typeof token === 'string' ? { content: token } : ((token ?? {}) as Partial<AddedToken>)))
+}
+
+/**
+ * added_tokens.json (ids by content) as the `added_tokens_decoder` that took its place in tokenizer_config.json, without what tokenizer.json has as added
+ * tokens itself.
+ */
+export function addedTokensDecoder(ids: Json, { added_tokens }: Json, config: Json): Json {
+  const known = new Set(((added_tokens ?? []) as AddedToken[]).map(({ content }) => content))
+  const named = new Set(namedTokens(config).map(({ content }) => content))
+  const missing = Object.entries(ids).filter(([content]) => !known.has(content))
+  return Object.fromEntries(
+    missing.map(([content, id]) => {
+      const special = named.has(content)
+      return [String(id), { content, lstrip: false, rstrip: false, single_word: false, normalized: !special, special }]
+    }),
+  )
 }
 
 /** A token's content by its id. */

@@ -17,7 +17,7 @@ import { compileTemplate } from '../chat/jinja.ts'
 import { settledIds } from './settled.ts'
 import { bytesOfToken } from './token-bytes.ts'
 import { correct, type Parts } from './exact.ts'
-import { exactForm } from './form.ts'
+import { addedTokensDecoder, exactForm } from './form.ts'
 
 type Json = Record<string, unknown>
 
@@ -80,13 +80,14 @@ export interface TokenizerParts {
 /** Where transformers writes the template of that name since templates are files. */
 const TOOL_TEMPLATE = 'additional_chat_templates/tool_use.jinja'
 const SPECIAL_TOKENS = 'special_tokens_map.json'
+const ADDED_TOKENS = 'added_tokens.json'
 const COPIED = [
   'tokenizer.json',
   'tokenizer_config.json',
   'chat_template.jinja',
   TOOL_TEMPLATE,
   SPECIAL_TOKENS,
-  'added_tokens.json',
+  ADDED_TOKENS,
   'vocab.json',
   'merges.txt',
 ]
@@ -105,6 +106,10 @@ export async function loadTokenizer(dir: string, eosTokenIds: readonly number[])
   const mapPath = join(dir, SPECIAL_TOKENS)
   const older = !('added_tokens_decoder' in ownConfig) && (await kindOf(mapPath)) === 'file'
   const tokenizerConfig = older ? { ...ownConfig, ...(await readJson(mapPath)) } : ownConfig
+  const tokenizerJson = await readJson(jsonPath)
+  const addedPath = join(dir, ADDED_TOKENS)
+  if (!('added_tokens_decoder' in ownConfig) && (await kindOf(addedPath)) === 'file')
+    tokenizerConfig.added_tokens_decoder = addedTokensDecoder(await readJson(addedPath), tokenizerJson, tokenizerConfig)
   const jinja = join(dir, 'chat_template.jinja')
   const legacy = join(dir, 'chat_template.json')
   let templates = tokenizerConfig.chat_template
@@ -119,7 +124,6 @@ export async function loadTokenizer(dir: string, eosTokenIds: readonly number[])
   const toolTemplate = files.includes(TOOL_TEMPLATE)
     ? await readText(join(dir, TOOL_TEMPLATE))
     : templateOf(templates, 'tool_use')
-  const tokenizerJson = await readJson(jsonPath)
   return makeTokenizer({ label: dir, tokenizerJson, tokenizerConfig, chatTemplate, toolTemplate, eosTokenIds, files })
 }
 
