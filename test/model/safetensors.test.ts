@@ -153,6 +153,16 @@ describe('a file written and read again', () => {
   })
 })
 
+test.each([['F8_E8M0', 8], ['F8_E4M3FNUZ', 8], ['F8_E5M2FNUZ', 8], ['F6_E2M3', 6], ['F6_E3M2', 6], ['F4', 4], ['C64', 64]])(
+  'a quantised weight in %s is no broken file, and is refused when it is read',
+  async (dtype, bytes) => {
+    const header = `{"a":{"dtype":"${dtype}","shape":[8],"data_offsets":[0,${bytes}]}}`
+    const source = await openSafetensors(fileOf(join(newFolder(), 'q.safetensors'), header, bytes))
+    expect(await userErrorOf(() => source.read('a'))).toContain(`has dtype ${dtype}; a weight must be F32, BF16 or F16.`)
+    source.close()
+  },
+) // prettier-ignore
+
 describe('a broken file', () => {
   const dir = newFolder()
   const path = join(dir, 'x.safetensors')

@@ -12,6 +12,7 @@ import type { TensorData, TensorSource } from '../types.ts'
 
 /** Bytes an element, of every dtype that a header may name. */
 const DTYPE_BYTES: Record<string, number> = {
+  C64: 8,
   F64: 8,
   F32: 4,
   F16: 2,
@@ -27,6 +28,12 @@ const DTYPE_BYTES: Record<string, number> = {
   BOOL: 1,
   F8_E4M3: 1,
   F8_E5M2: 1,
+  F8_E4M3FNUZ: 1,
+  F8_E5M2FNUZ: 1,
+  F8_E8M0: 1,
+  F6_E2M3: 0.75,
+  F6_E3M2: 0.75,
+  F4: 0.5,
 }
 const LARGEST_HEADER = 100_000_000
 
