@@ -141,12 +141,14 @@ describe('a byte-level tokenizer of a folder', () => {
     // Where there are several, transformers writes the others into a folder.
     mkdirSync(join(dir, 'additional_chat_templates'))
     writeFileSync(join(dir, 'additional_chat_templates/tool_use.jinja'), '\ufeffwith tools')
+    writeFileSync(join(dir, 'additional_chat_templates/rag.jinja'), 'with documents')
     const again = join(newFolder(), 'files')
     await (await loadTokenizer(dir, [])).saveTo(again)
     for (const each of [dir, again]) {
       const tokenizer = await loadTokenizer(each, [])
       expect([tokenizer.chatTemplate, tokenizer.toolTemplate]).toEqual(['all', 'with tools'])
     }
+    expect(readFileSync(join(again, 'additional_chat_templates/rag.jinja'), 'utf8')).toBe('with documents')
   })
   test('with bytes as SentencePiece has them keeps U+FEFF', async () => {
     const dir = byteTokenizer()

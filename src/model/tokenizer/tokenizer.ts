@@ -7,7 +7,7 @@
  *  - Decoding never "cleans up" spaces: text must be what the tokens say.
  */
 import { Tokenizer as LibraryTokenizer } from '@huggingface/tokenizers'
-import { mkdir, readFile } from 'node:fs/promises'
+import { mkdir, readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { UserError, messageOf } from '../../common/errors.ts'
 import type { Message, ToolDefinition } from '../../common/types.ts'
@@ -77,15 +77,15 @@ export interface TokenizerParts {
   files?: string[]
 }
 
-/** Where transformers writes the template of that name since templates are files. */
-const TOOL_TEMPLATE = 'additional_chat_templates/tool_use.jinja'
+/** Where transformers writes the templates that have names since templates are files. */
+const NAMED_TEMPLATES = 'additional_chat_templates'
+const TOOL_TEMPLATE = `${NAMED_TEMPLATES}/tool_use.jinja`
 const SPECIAL_TOKENS = 'special_tokens_map.json'
 const ADDED_TOKENS = 'added_tokens.json'
 const COPIED = [
   'tokenizer.json',
   'tokenizer_config.json',
   'chat_template.jinja',
-  TOOL_TEMPLATE,
   SPECIAL_TOKENS,
   ADDED_TOKENS,
   'vocab.json',
@@ -119,7 +119,9 @@ export async function loadTokenizer(dir: string, eosTokenIds: readonly number[])
     if (templateOf(own) !== null) templates = own
   }
   const files: string[] = []
-  for (const name of COPIED) if ((await kindOf(join(dir, name))) === 'file') files.push(name)
+  const named = (await readdir(join(dir, NAMED_TEMPLATES)).catch(() => [])).filter((name) => name.endsWith('.jinja'))
+  for (const name of [...COPIED, ...named.map((name) => `${NAMED_TEMPLATES}/${name}`)])
+    if ((await kindOf(join(dir, name))) === 'file') files.push(name)
   const chatTemplate = templateOf(templates)
   const toolTemplate = files.includes(TOOL_TEMPLATE)
     ? await readText(join(dir, TOOL_TEMPLATE))
