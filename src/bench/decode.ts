@@ -3,6 +3,7 @@
  * prompts, and of decode steps alone. First the trainer scores generated tokens: the log-probabilities must agree.
  */
 import { availableParallelism } from 'node:os'
+import { UserError } from '../common/errors.ts'
 import { hashSeed, Random } from '../common/random.ts'
 import type { GenerationResult } from '../common/types.ts'
 import { driverSeconds } from '../common/cpu-time.ts'
@@ -62,9 +63,10 @@ export async function benchDecode(decoder: Decoder, size: DecodeSize, peaks: Pea
   const { sequences, promptTokens, tokens } = size
   const maxLength = promptTokens + tokens
   gpu.pool.peakBytes = gpu.pool.bytesInUse
-  const engine = new Engine(decoder, { maxSequences: sequences, maxLength, eosTokenIds: [], decode: () => '' })
+  const cacheRows = Math.max(sequences * maxLength, rowsHeld(size))
+  const engine = new Engine(decoder, { maxSequences: sequences, maxLength, cacheRows, eosTokenIds: [], decode: () => '' })
   try {
-    const error = await scoringError(decoder, size, await round(engine, size, 0))
+    const error = await scoringError(decoder, size, await round(engine, size, 0).results)
     const figures = await timed(gpu, engine, size, rounds)
     const kernels = gpu.facts.timestamps ? await profiled(gpu, engine, size) : undefined
     // On average, a token sees its prompt and half of its completion.
@@ -82,23 +84,54 @@ export async function benchDecode(decoder: Decoder, size: DecodeSize, peaks: Pea
   }
 }
 
+/** Cache rows with which all sequences run at once: whole pages, and the one that an engine leaves free for those that run. */
+function rowsHeld({ sequences, shared, promptTokens, tokens }: DecodeSize): number {
+  const pageSize = 16
+  const common = Math.floor(promptTokens / pageSize)
+  const own = Math.ceil((promptTokens + tokens) / pageSize) - common
+  return pageSize * (Math.ceil(sequences / shared) * common + sequences * own + (sequences > 1 ? 1 : 0))
+}
+
 function promptOf({ shared, promptTokens }: DecodeSize, vocabulary: number, index: number, i: number): number[] {
   const random = new Random(hashSeed(index, Math.floor(i / shared)))
   return Array.from({ length: promptTokens }, () => random.int(vocabulary))
 }
 
-/** Submits all requests at once; each round has new prompts. */
-async function round(engine: Engine, size: DecodeSize, index: number): Promise<GenerationResult[]> {
-  const { vocabSize } = engine.decoder.config
-  const settings = { ...plainSampling, max_tokens: size.tokens }
-  const all = Array.from({ length: size.sequences }, (_, i) =>
-    engine.generate({ promptIds: promptOf(size, vocabSize, index, i), sampling: { ...settings, seed: hashSeed(index, i) } }),
-  )
-  return await Promise.all(all)
+/** Requests that were all submitted at once. */
+interface Round {
+  results: Promise<GenerationResult[]>
+  /** Resolves when all prompts are computed: steps of prompts also decode the sequences that have begun. */
+  decoding: Promise<unknown>
+  /** Resolves when the first sequence ends: until then, each step has a token for every sequence. */
+  ending: Promise<unknown>
+  ended: boolean
 }
 
-async function until(engine: Engine, steps: number): Promise<void> {
-  while (engine.stats().decodeSteps < steps) await new Promise((resolve) => setTimeout(resolve, 2))
+/** Each round has new prompts. */
+function round(engine: Engine, size: DecodeSize, index: number): Round {
+  const { vocabSize } = engine.decoder.config
+  const settings = { ...plainSampling, max_tokens: size.tokens }
+  const begun = Promise.withResolvers<void>()
+  const all = Array.from({ length: size.sequences }, (_, i) =>
+    engine.generate({
+      promptIds: promptOf(size, vocabSize, index, i),
+      sampling: { ...settings, seed: hashSeed(index, i) },
+      // Prompts are computed in the order of the requests.
+      ...(i === size.sequences - 1 ? { onToken: () => begun.resolve() } : {}),
+    }),
+  )
+  const ending = Promise.race(all)
+  const made: Round = { results: Promise.all(all), decoding: Promise.race([begun.promise, ending]), ending, ended: false }
+  const end = (): void => void (made.ended = true)
+  for (const promise of [made.results, made.decoding, ending]) promise.catch(end)
+  ending.then(end, end)
+  return made
+}
+
+/** Waits for that many more steps, or until the first sequence ends. */
+async function moreSteps(engine: Engine, running: Round, count: number): Promise<void> {
+  const last = engine.stats().decodeSteps + count
+  while (!running.ended && engine.stats().decodeSteps < last) await new Promise((resolve) => setTimeout(resolve, 2))
 }
 
 /**
@@ -129,25 +162,29 @@ async function timed(gpu: Gpu, engine: Engine, size: DecodeSize, rounds: number)
   for (let i = 0; i < rounds; i++) {
     const begin = performance.now()
     const running = round(engine, size, i + 1)
-    // Wait until the prompts are past, all of which come in the first steps. From then on steps only decode.
-    await until(engine, engine.stats().decodeSteps + 2)
+    await running.decoding
     const steps = engine.stats().decodeSteps
     const [wall, script, driver] = [performance.now(), process.threadCpuUsage(), driverSeconds()]
     const [dispatches, submits, before] = [gpu.dispatches, gpu.submits, made()]
-    await running
+    await running.ending
     const count = engine.stats().decodeSteps - steps
     const end = performance.now()
     const { user, system } = process.threadCpuUsage(script)
     const [driverMs, scriptMs] = [driverSeconds(driver).seconds * 1000, (user + system) / 1000]
+    const [dispatched, submitted, after] = [gpu.dispatches - dispatches, gpu.submits - submits, made()]
+    await running.results
+    if (count === 0)
+      throw new UserError(
+        `${tokens} tokens of each sequence are too few: the first sequence ends before the last of ${sequences} prompts is computed.`,
+      )
     const busy = driverMs / ((end - wall) * availableParallelism())
     if (gpu.facts.software) idleShare = Math.min(idleShare ?? 1, Math.max(0, 1 - busy))
-    best.tokensPerSecond = Math.max(best.tokensPerSecond, (sequences * tokens * 1000) / (end - begin))
+    best.tokensPerSecond = Math.max(best.tokensPerSecond, (sequences * tokens * 1000) / (performance.now() - begin))
     best.stepMs = Math.min(best.stepMs, (end - wall) / count)
     best.stepCpuMs = Math.min(best.stepCpuMs, (driverMs + scriptMs) / count)
     best.stepJavaScriptMs = Math.min(best.stepJavaScriptMs, scriptMs / count)
     best.decodeTokensPerSecond = (sequences * 1000) / best.stepMs
-    Object.assign(counts, { dispatches: (gpu.dispatches - dispatches) / count, submits: (gpu.submits - submits) / count })
-    counts.madeAfterWarmUp = made() - before
+    Object.assign(counts, { dispatches: dispatched / count, submits: submitted / count, madeAfterWarmUp: after - before })
   }
   return { ...best, ...counts, idleShare }
 }
@@ -155,9 +192,9 @@ async function timed(gpu: Gpu, engine: Engine, size: DecodeSize, rounds: number)
 /** Times of kernels in decode steps. On a software adapter, timestamps add some 20 us to each kernel. */
 async function profiled(gpu: Gpu, engine: Engine, size: DecodeSize): Promise<KernelShares> {
   const running = round(engine, size, 99)
-  await until(engine, engine.stats().decodeSteps + 2)
-  const times = await gpu.profile(() => until(engine, engine.stats().decodeSteps + Math.min(8, size.tokens - 6)))
-  await running
+  await running.decoding
+  const times = await gpu.profile(() => moreSteps(engine, running, Math.min(8, size.tokens - 6)))
+  await running.results
   const steps = times.find(({ label }) => label.startsWith('sampling/draw'))?.calls ?? 1
   return kernelShares(times, steps)
 }

@@ -165,6 +165,11 @@ async function stepsOf(gpu: Gpu, ref: string, options: BenchOptions, report: Ben
   files.tensors.close()
 }
 
+/** Tokens of each prompt of decode, and the most sequences that share one. */
+const [promptTokens, sharing] = [40, 8]
+/** Steps that an engine computes these prompts in, 256 tokens at a time; those that begin first draw a token in each. */
+const promptSteps = (sequences: number): number => Math.ceil((Math.ceil(sequences / sharing) * promptTokens) / 256)
+
 async function decodesOf(gpu: Gpu, ref: string, options: BenchOptions, report: BenchReport, hooks: Hooks): Promise<void> {
   const files = await modelFor(ref)
   const weights = weightCount(files.config)
@@ -185,9 +190,9 @@ async function decodesOf(gpu: Gpu, ref: string, options: BenchOptions, report: B
       for (const count of sequences) {
         const size: DecodeSize = {
           sequences: count,
-          shared: Math.min(8, count),
-          promptTokens: 40,
-          tokens: large || options.quick ? 10 : count >= 128 ? 16 : 24,
+          shared: Math.min(sharing, count),
+          promptTokens,
+          tokens: (large || options.quick ? 10 : count >= 128 ? 16 : 24) + promptSteps(count) - 1,
           ...(options.matrixUnits ? { matrixUnits: true } : {}),
         }
         await attempt(`decode ${count} (${files.name})`, 0, gpu, report, hooks, async () => {

@@ -1,5 +1,5 @@
 /** Whole steps and decode at the smallest size: their rows, and that a wrong model is not timed. */
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
 import { randomFloats } from '../../src/bench/data.ts'
 import { benchDecode } from '../../src/bench/decode.ts'
 import { measurePeaks, type Peaks } from '../../src/bench/peaks.ts'
@@ -9,6 +9,8 @@ import { weightCount } from '../../src/model/decoder/shapes.ts'
 import { benchStep, loraOptions, randomSamples, stepKinds } from '../../src/bench/step.ts'
 import { kernelShares, modelFlops } from '../../src/bench/usage.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
+import { Engine } from '../../src/inference/engine.ts'
+import type { EngineStats } from '../../src/inference/types.ts'
 import { loadDecoder, type ModelTensors } from '../../src/model/decoder/load.ts'
 import type { ModelConfig } from '../../src/model/types.ts'
 import { scoreSamples } from '../../src/trainer/gradients.ts'
@@ -90,6 +92,32 @@ test('decode: a row for a number of sequences, its tokens scored', async () => {
     expect(value).toBeGreaterThan(0)
   expect(row.decodeTokensPerSecond).toBeCloseTo((3 * 1000) / row.stepMs)
   expect(row.error).toBeLessThan(1e-5)
+})
+
+test('decode: the steps that are timed compute no prompts, and have a token of every sequence', async () => {
+  const decoder = await loadDecoder(gpu, randomModel('small', small), { round: true })
+  const stats = vi.spyOn(Engine.prototype, 'stats')
+  try {
+    // Prompts of 256 tokens a step: four steps. And rows that fill their pages to the last.
+    for (const [promptTokens, tokens] of [
+      [100, 12],
+      [20, 12],
+    ]) {
+      stats.mockClear()
+      await benchDecode(decoder, { sequences: 8, shared: 1, promptTokens, tokens }, peaks, 1)
+      const [from, to] = stats.mock.results.map(({ value }) => value as EngineStats)
+      expect(to.prefillTokens).toBe(from.prefillTokens)
+      const steps = to.decodeSteps - from.decodeSteps
+      expect(steps).toBeGreaterThanOrEqual(tokens - Math.ceil((8 * promptTokens) / 256) - 1)
+      expect(to.tokensGenerated - from.tokensGenerated).toBe(8 * steps)
+    }
+    await expect(benchDecode(decoder, { sequences: 8, shared: 1, promptTokens: 400, tokens: 8 }, peaks, 1)).rejects.toThrow(
+      /^8 tokens of each sequence are too few: the first sequence ends before the last of 8 prompts is computed\.$/,
+    )
+  } finally {
+    stats.mockRestore()
+    decoder.release()
+  }
 })
 
 test.each([
