@@ -11,6 +11,7 @@ import type { Gpu } from '../gpu/gpu.ts'
 import { Engine } from '../inference/engine.ts'
 import type { Decoder } from '../model/decoder/decoder.ts'
 import { untrained } from '../model/decoder/packed.ts'
+import { attentionLayers } from '../model/decoder/shapes.ts'
 import { scoreSamples } from '../trainer/gradients.ts'
 import { CheckError } from './check.ts'
 import { plainSampling } from './data.ts'
@@ -71,7 +72,7 @@ export async function benchDecode(decoder: Decoder, size: DecodeSize, peaks: Pea
     const kernels = gpu.facts.timestamps ? await profiled(gpu, engine, size) : undefined
     // On average, a token sees its prompt and half of its completion.
     const keys = promptTokens + tokens / 2
-    const attention = 4 * config.layers * config.heads * config.headDim * keys
+    const attention = 4 * attentionLayers(config) * config.heads * config.headDim * keys
     const flops = sequences * (modelFlops(config, [1], 1, 'nothing') + attention)
     const seconds = figures.stepMs / 1000
     const idleShare = figures.idleShare ?? (kernels ? Math.max(0, 1 - kernels.totalMs / 1000 / seconds) : undefined)

@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
 import { randomFloats } from '../../src/bench/data.ts'
 import { benchDecode } from '../../src/bench/decode.ts'
-import { measurePeaks, type Peaks } from '../../src/bench/peaks.ts'
+import { measurePeaks, peakOf, type Peaks } from '../../src/bench/peaks.ts'
 import { referenceLogprobs } from '../../src/bench/reference.ts'
 import { modelFor, modelShapes, randomModel } from '../../src/bench/shapes.ts'
 import { weightCount } from '../../src/model/decoder/shapes.ts'
@@ -92,6 +92,26 @@ test('decode: a row for a number of sequences, its tokens scored', async () => {
     expect(value).toBeGreaterThan(0)
   expect(row.decodeTokensPerSecond).toBeCloseTo((3 * 1000) / row.stepMs)
   expect(row.error).toBeLessThan(1e-5)
+})
+
+test('decode: only layers with attention count operations of attention', async () => {
+  const { qwen35 } = modelShapes['qwen3.5-0.8b']
+  const config: ModelConfig = {
+    ...small,
+    family: 'qwen3_5_text',
+    normsFromOne: true,
+    qwen35: { ...qwen35!, deltaLayers: [0], keyHeads: 2, valueHeads: 2, keyDim: 16, valueDim: 16 },
+    rotaryDim: 8,
+  }
+  const decoder = await loadDecoder(gpu, randomModel('hybrid', config), { round: true })
+  try {
+    const row = await benchDecode(decoder, { sequences: 2, shared: 1, promptTokens: 40, tokens: 10 }, peaks, 1)
+    const each = (row.mfu * peakOf(peaks.fma) * 1e9 * row.stepMs) / 1000 / 2
+    // 45 keys on average, which one layer attends to beside the token itself.
+    expect(each).toBeCloseTo(modelFlops(config, [1], 1, 'nothing') + 4 * config.heads * config.headDim * 45, 0)
+  } finally {
+    decoder.release()
+  }
 })
 
 test('decode: the steps that are timed compute no prompts, and have a token of every sequence', async () => {
