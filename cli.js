@@ -10,10 +10,10 @@
  * - The exit code of the child, or the signal that ended it, becomes our own. If this process is killed, the child ends too.
  */
 import { spawn } from 'node:child_process'
-import { existsSync, readFileSync, realpathSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, realpathSync } from 'node:fs'
 import * as modules from 'node:module'
 import { constants, homedir } from 'node:os'
-import { dirname, join } from 'node:path'
+import { dirname, join, resolve } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 
 const oldestMajor = 24
@@ -51,11 +51,21 @@ async function run() {
  */
 function keepCode() {
   try {
+    if (modules.getCompileCacheDir?.() || process.env.NODE_DISABLE_COMPILE_CACHE === '1') return
     // The folder of src/common/cache.ts, which is not imported because it would be loaded before the cache is on.
-    modules.enableCompileCache?.(join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'dawn-rl', 'modules'))
+    const folder = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'dawn-rl', 'modules')
+    makeFolder(resolve(folder))
+    modules.enableCompileCache?.(folder)
   } catch {
-    // The user has no home folder.
+    // The user has no home folder, or it cannot be written.
   }
+}
+
+/** As in src/common/folders.ts: Node itself would try forever if a file system answers that the folder does not exist, as /proc does. */
+function makeFolder(path) {
+  if (existsSync(path)) return
+  makeFolder(dirname(path))
+  mkdirSync(path)
 }
 
 function handOver() {

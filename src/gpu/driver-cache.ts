@@ -5,9 +5,10 @@
  * bits by default). A process with another width would get that code, and a call from one to the other would pass only half of a vector: texture
  * reads silently returned 0 in the upper lanes (bench/LOG.md). So each other width gets a folder of its own.
  */
-import { accessSync, constants, mkdirSync } from 'node:fs'
+import { accessSync, constants } from 'node:fs'
 import { join } from 'node:path'
 import { cacheFolder, cacheRoot } from '../common/cache.ts'
+import { makeFolder } from '../common/folders.ts'
 import { usualBits } from './vector-width.ts'
 
 /**
@@ -23,7 +24,7 @@ export function separateDriverCache(env: NodeJS.ProcessEnv = process.env, usual:
   if (base.endsWith(own)) return
   const folder = join(base, own)
   try {
-    mkdirSync(folder, { recursive: true })
+    makeFolder(folder)
     env.MESA_SHADER_CACHE_DIR = folder
   } catch {
     env.MESA_SHADER_CACHE_DISABLE = 'true'
@@ -43,7 +44,7 @@ export function cacheFault(env: NodeJS.ProcessEnv = process.env): { variable: st
   if (variable && /^(1|true|yes)$/i.test(env[variable]!)) return { variable }
   const folder = env.MESA_SHADER_CACHE_DIR || cacheRoot(env)
   try {
-    mkdirSync(folder, { recursive: true })
+    makeFolder(folder)
     accessSync(folder, constants.W_OK)
     return undefined
   } catch {

@@ -1,6 +1,6 @@
 /** The command line's frame and `doctor`, as a user runs them. */
 import { spawnSync } from 'node:child_process'
-import { cpSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -78,9 +78,11 @@ describe('doctor', () => {
     expect(out).toMatch(/^fix with +(?:unset|remove the environment variable) MESA_SHADER_CACHE_DISABLE$/m)
     const file = join(mkdtempSync(join(tmpdir(), 'dawn-rl-doctor-')), 'file')
     writeFileSync(file, '')
-    expect(cli(['doctor'], { MESA_SHADER_CACHE_DIR: undefined, XDG_CACHE_HOME: file }).out).toMatch(
-      /^missing +.+: its folder cannot be written$/m,
-    )
+    for (const folder of [file, ...(existsSync('/proc/self') ? ['/proc/nothing'] : [])]) {
+      expect(cli(['doctor'], { MESA_SHADER_CACHE_DIR: undefined, XDG_CACHE_HOME: folder }).out).toMatch(
+        /^missing +.+: its folder cannot be written$/m,
+      )
+    }
     rmSync(dirname(file), { recursive: true })
   })
 

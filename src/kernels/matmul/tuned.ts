@@ -1,8 +1,9 @@
 /** Tables of tile sizes in the user's cache, one for each GPU adapter and driver: `~/.cache/dawn-rl/tune.json`, or under XDG_CACHE_HOME. */
-import { accessSync, constants, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { accessSync, constants, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { cacheFolder } from '../../common/cache.ts'
 import { messageOf, UserError } from '../../common/errors.ts'
+import { makeFolder } from '../../common/folders.ts'
 import { moveToSync } from '../../common/renames.ts'
 import type { Gpu } from '../../gpu/gpu.ts'
 import { cpuLanes } from '../common/lanes.ts'
@@ -23,7 +24,7 @@ function tunePath(): string {
 export function checkTunePath(): void {
   const dir = dirname(tunePath())
   try {
-    mkdirSync(dir, { recursive: true })
+    makeFolder(dir)
     accessSync(dir, constants.W_OK)
   } catch (error) {
     throw new UserError(`What is measured cannot be kept in ${dir}: ${messageOf(error)}. Set XDG_CACHE_HOME to another folder.`)
@@ -47,7 +48,7 @@ export function writeTuned(gpu: Gpu, tiles: Partial<Tiles>): string {
   const path = tunePath()
   const file = readFile()
   file.adapters[tuneKey(gpu)] = { tiles, date: new Date().toISOString().slice(0, 10) }
-  mkdirSync(dirname(path), { recursive: true })
+  makeFolder(dirname(path))
   const aside = `${path}.${process.pid}`
   writeFileSync(aside, JSON.stringify(file, undefined, 2) + '\n')
   moveToSync(aside, path)
