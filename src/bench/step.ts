@@ -1,5 +1,6 @@
 /** Benchmarks of whole steps: training a LoRA adapter, training every weight, and scoring. Each is checked before it is timed. */
-import { mkdtempSync, rmSync } from 'node:fs'
+import { randomUUID } from 'node:crypto'
+import { rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { hashSeed, Random } from '../common/random.ts'
@@ -206,7 +207,8 @@ export function benchTrainer(
 }
 
 function trainingStep(name: string, decoder: Decoder, samples: TrainingSample[], size: StepSize): Step {
-  const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-bench-'))
+  // Made only for a step that is not finite, so that Ctrl-C leaves no folder behind.
+  const folder = join(tmpdir(), `dawn-rl-bench-${randomUUID()}`)
   const { microBatchTokens = usualTokens } = size
   const lossTokenCount = size.sequences * size.length
   const trainer = benchTrainer(decoder, { microBatchTokens, checkpointing: size.checkpointing ?? false, runFolder: folder })

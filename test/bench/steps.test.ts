@@ -1,4 +1,5 @@
 /** Whole steps and decode at the smallest size: their rows, and that a wrong model is not timed. */
+import { readdirSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
 import { randomFloats } from '../../src/bench/data.ts'
 import { benchDecode } from '../../src/bench/decode.ts'
@@ -13,6 +14,7 @@ import { Engine } from '../../src/inference/engine.ts'
 import type { EngineStats } from '../../src/inference/types.ts'
 import { loadDecoder, type ModelTensors } from '../../src/model/decoder/load.ts'
 import type { ModelConfig } from '../../src/model/types.ts'
+import { newFolder } from '../folders.ts'
 import { scoreSamples } from '../../src/trainer/gradients.ts'
 
 const gpu = await Gpu.open({ checks: true })
@@ -77,6 +79,23 @@ describe('steps', () => {
       bytes.push(row.peakBytes)
     }
     expect(bytes[1]).toBeLessThan(bytes[0])
+  })
+  test('no folder is made that Ctrl-C would leave behind', async () => {
+    const folder = newFolder('interrupted')
+    vi.stubEnv('TMPDIR', folder)
+    const found: string[] = []
+    const sync = vi.spyOn(gpu, 'sync').mockImplementation(async (name) => {
+      found.push(...readdirSync(folder))
+      await Gpu.prototype.sync.call(gpu, name)
+    })
+    try {
+      await benchStep(gpu, randomModel('small', small), 'lora', size, peaks, 1)
+      expect(sync).toHaveBeenCalled()
+      expect(found).toEqual([])
+    } finally {
+      sync.mockRestore()
+      vi.unstubAllEnvs()
+    }
   })
   test('nothing is left on the device', () => {
     expect(gpu.pool.bytesInUse).toBe(0)
