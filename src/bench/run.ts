@@ -99,7 +99,7 @@ export async function runBench(
     ['decode', decodesOf],
   ] as const) {
     if (!asked.includes(wanted) && !asked.includes('all')) continue
-    for (const ref of refs) await run(gpu, ref, { ...options, repeats, quick }, report, hooks)
+    for (const ref of refs) await run(gpu, ref, { ...options, quick }, report, hooks)
   }
   return report
 }
@@ -157,7 +157,7 @@ async function stepsOf(gpu: Gpu, ref: string, options: BenchOptions, report: Ben
     }
     // Float32 masters and moments are first made on the host, tensor by tensor.
     await attempt(name, bytesOf(kind, weights), gpu, report, hooks, async () => {
-      const row = await benchStep(gpu, files, kind, size, report.peaks, large ? 1 : Math.min(2, options.repeats ?? 2))
+      const row = await benchStep(gpu, files, kind, size, report.peaks, options.repeats ?? (large || options.quick ? 1 : 2))
       report.rows.push(row)
       hooks.row?.(row)
     })
@@ -196,7 +196,7 @@ async function decodesOf(gpu: Gpu, ref: string, options: BenchOptions, report: B
           ...(options.matrixUnits ? { matrixUnits: true } : {}),
         }
         await attempt(`decode ${count} (${files.name})`, 0, gpu, report, hooks, async () => {
-          const row = await benchDecode(decoder, size, report.peaks, large ? 1 : Math.min(2, options.repeats ?? 2))
+          const row = await benchDecode(decoder, size, report.peaks, options.repeats ?? (large || options.quick ? 1 : 2))
           report.rows.push(row)
           hooks.row?.(row)
         })

@@ -6,7 +6,7 @@ import { messageOf, UserError } from '../common/errors.ts'
 import { shellWord } from '../monitor/format.ts'
 import type { BenchReport, Topic } from '../bench/run.ts'
 import { whole } from './options.ts'
-import { checkOut } from './out-file.ts'
+import { checkOut, unwritten } from './out-file.ts'
 import { versionOf } from './version.ts'
 
 interface Options {
@@ -36,7 +36,11 @@ export function register(program: Command): void {
       (text) => list(text).map(whole(1)),
     )
     .option('--tokens <number>', 'tokens in the batch of a training step', whole(1))
-    .option('--repeats <number>', 'measurements of each case, of which the best counts (default: 3)', whole(1))
+    .option(
+      '--repeats <number>',
+      'measurements of each case, of which the best counts (default: 3, of steps and decode 2)',
+      whole(1),
+    )
     .option('--matrix-units', "steps and decode on the GPU's matrix units, in f16; products are measured with and without anyway")
     .option('--quick', 'few and small cases, within a minute: shows that everything works, not how fast it is')
     .option('--out <file>', 'write the JSON to this file too')
@@ -86,7 +90,12 @@ async function bench(what: Topic[], options: Options): Promise<void> {
     console.log(reportLines(report).join('\n'))
     const json = JSON.stringify(report, (_, value: unknown) => (typeof value === 'number' ? Number(value.toPrecision(5)) : value))
     console.log(json)
-    if (options.out !== undefined) writeFileSync(options.out, `${JSON.stringify(JSON.parse(json), null, 1)}\n`)
+    if (options.out === undefined) return
+    try {
+      writeFileSync(options.out, `${JSON.stringify(JSON.parse(json), null, 1)}\n`)
+    } catch (error) {
+      unwritten(`--out ${options.out}`)(error)
+    }
   } finally {
     gpu.close()
   }

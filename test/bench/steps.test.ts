@@ -5,6 +5,7 @@ import { randomFloats } from '../../src/bench/data.ts'
 import { benchDecode } from '../../src/bench/decode.ts'
 import { measurePeaks, peakOf, type Peaks } from '../../src/bench/peaks.ts'
 import { referenceLogprobs } from '../../src/bench/reference.ts'
+import { runBench } from '../../src/bench/run.ts'
 import { modelFor, modelShapes, randomModel } from '../../src/bench/shapes.ts'
 import { weightCount } from '../../src/model/decoder/shapes.ts'
 import { benchStep, loraOptions, randomSamples, stepKinds } from '../../src/bench/step.ts'
@@ -79,6 +80,14 @@ describe('steps', () => {
       bytes.push(row.peakBytes)
     }
     expect(bytes[1]).toBeLessThan(bytes[0])
+  })
+  test('as many are timed as --repeats says', async () => {
+    const sync = vi.spyOn(gpu, 'sync')
+    const asked = { models: ['tiny'], tokens: 8, repeats: 3, versions: {}, command: '' }
+    const { rows } = await runBench(gpu, { topics: ['step'], ...asked })
+    expect(rows).toHaveLength(stepKinds.length)
+    expect(sync.mock.calls.filter(([name]) => name === 'before')).toHaveLength(3 * stepKinds.length)
+    sync.mockRestore()
   })
   test('no folder is made that Ctrl-C would leave behind', async () => {
     const folder = newFolder('interrupted')

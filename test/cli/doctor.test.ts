@@ -166,6 +166,13 @@ describe('the frame', () => {
     expect(err).toMatch(/^--out .* cannot be written: it is a folder\. Name another file\.\n$/)
   })
 
+  it.skipIf(!existsSync('/dev/full'))('names the file of --out that could not be written after all', () => {
+    const { code, out, err } = cli(['bench', 'decode', '--quick', '--model', 'tiny', '--matrix-units', '--out', '/dev/full'])
+    expect(out.trimEnd().split('\n').at(-1)).toMatch(/^\{"bench":"dawn-rl".*\}$/)
+    expect(err).toMatch(/^--out \/dev\/full cannot be written: ENOSPC.* Name another place, or make room there\.$/m)
+    expect(code).toBe(2)
+  })
+
   it.skipIf(isWindows)('ends quietly when nobody reads on', () => {
     const result = spawnSync(
       'bash',
