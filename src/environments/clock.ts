@@ -1,5 +1,5 @@
 /** Time limits within a rollout: for each answer of the policy, and for the environment's work between two answers. */
-import { timerAfter } from '../common/timers.ts'
+import { lived, timerAfter } from '../common/timers.ts'
 import { abortError } from './limit.ts'
 
 /**
@@ -11,14 +11,14 @@ export class StepClock {
   readonly ended = this.#ending.promise
   readonly #seconds: number
   readonly #total: number
-  readonly #began = performance.now()
+  readonly #began = lived()
   /** Milliseconds spent in earlier steps, and when the current step began (undefined if none is running). */
   #spent = 0
   #since: number | undefined
   readonly #outer: AbortSignal | undefined
   readonly #controller = new AbortController()
   readonly #onAbort: () => void
-  #timer: ReturnType<typeof setTimeout> | undefined
+  #endTimer = () => {}
   #closed = false
 
   /** `seconds`: limit of one step. `total`: limit of all steps together. Infinity: no limit. */
@@ -38,7 +38,7 @@ export class StepClock {
 
   /** Milliseconds so far in which the clock stood still. */
   get idle(): number {
-    const now = performance.now()
+    const now = lived()
     return now - this.#began - this.#spent - (this.#since === undefined ? 0 : now - this.#since)
   }
 
@@ -46,8 +46,8 @@ export class StepClock {
   step(name: string | null): void {
     // An environment may still be working when its rollout has ended. A timer would then keep the process running.
     if (this.#closed) return
-    clearTimeout(this.#timer)
-    const now = performance.now()
+    this.#endTimer()
+    const now = lived()
     if (this.#since !== undefined) this.#spent += now - this.#since
     this.#since = name === null ? undefined : now
     const [ofStep, ofAll] = [this.#seconds * 1000, Math.max(0, this.#total * 1000 - this.#spent)]
@@ -57,17 +57,17 @@ export class StepClock {
       ofAll < ofStep
         ? `the rollout took longer than its limit of ${this.#total} s (in ${name})`
         : `${name} took longer than its limit of ${this.#seconds} s`
-    this.#timer = timerAfter(ms, () => this.#end(new Error(what)))
+    this.#endTimer = timerAfter(ms, () => this.#end(new Error(what)))
   }
 
   close(): void {
     this.#closed = true
-    clearTimeout(this.#timer)
+    this.#endTimer()
     this.#outer?.removeEventListener('abort', this.#onAbort)
   }
 
   #end(error: Error): void {
-    clearTimeout(this.#timer)
+    this.#endTimer()
     this.#ending.reject(error) // before the abort, so that this error is reported rather than the one thrown by the aborted work
     this.#controller.abort(error)
   }

@@ -1,6 +1,6 @@
 /** Time limits for everything outside the project's code that is awaited during a rollout (the policy, a user's reward function). */
 
-import { timerAfter } from '../common/timers.ts'
+import { lived, timerAfter } from '../common/timers.ts'
 
 /** A time limit has passed. `what`: the name of the awaited work. */
 export class TimeLimitError extends Error {
@@ -35,12 +35,12 @@ export async function withLimit<T>(limits: Limits, work: (signal: AbortSignal) =
     reject(error) // before the abort, so that this error is reported rather than the one thrown by the aborted work
     controller.abort(error)
   }
-  const until = performance.now() - idle() + seconds * 1000
-  let timer: ReturnType<typeof setTimeout> | undefined
+  const until = lived() - idle() + seconds * 1000
+  let endTimer = () => {}
   const watch = () => {
-    const left = until - (performance.now() - idle())
+    const left = until - (lived() - idle())
     if (left <= 0) end(new TimeLimitError(what, seconds))
-    else timer = timerAfter(Math.ceil(left), watch)
+    else endTimer = timerAfter(left, watch)
   }
   watch()
   const onAbort = () => end(abortError(what, signal!))
@@ -49,7 +49,7 @@ export async function withLimit<T>(limits: Limits, work: (signal: AbortSignal) =
     // The race also handles a late rejection of `work`.
     return await Promise.race([ended, Promise.resolve(controller.signal).then(work)])
   } finally {
-    clearTimeout(timer)
+    endTimer()
     signal?.removeEventListener('abort', onAbort)
   }
 }

@@ -3,7 +3,7 @@
  * - A wait that reaches its limit rejects with an Error that names it; the work behind it goes on, and its result is ignored.
  * - The timer of a wait keeps the process alive: a promise that never settles ends in that error, not in a silent exit.
  */
-import { MOST_MS } from '../common/timers.ts'
+import { MOST_MS, timerAfter } from '../common/timers.ts'
 import { formatDuration } from './format.ts'
 
 interface WaitOptions {
@@ -72,7 +72,7 @@ export class Progress {
     // A caller that does not await `expired` must not get an unhandled rejection.
     expired.catch(() => {})
     const end = () => {
-      clearTimeout(timer)
+      endTimer()
       if (this.#waits.delete(wait)) this.#changed()
     }
     const change = (next: () => string) => {
@@ -88,16 +88,14 @@ export class Progress {
       text: () => text(),
       done: end,
     }
-    const timer = setTimeout(
-      () => {
-        const error = new WaitTimeoutError(
-          `Gave up on "${name}" after its limit of ${formatDuration(limitMs / 1000)} (last state: ${text()})${hint ? `: ${hint}` : ''}.`,
-        )
-        end()
-        reject(error)
-      },
-      Math.min(limitMs, MOST_MS),
-    )
+    // Without a timer nothing would keep the process alive.
+    const endTimer = timerAfter(Math.min(limitMs, MOST_MS - 1), () => {
+      const error = new WaitTimeoutError(
+        `Gave up on "${name}" after its limit of ${formatDuration(limitMs / 1000)} (last state: ${text()})${hint ? `: ${hint}` : ''}.`,
+      )
+      end()
+      reject(error)
+    })
     this.#waits.add(wait)
     this.#changed()
     return wait

@@ -64,7 +64,7 @@ interface Handle {
   /** The end of its standard error output. */
   lastWords: string
   job: Job | null
-  timer?: ReturnType<typeof setTimeout> | undefined
+  endTimer?: () => void
   ready: boolean
 }
 
@@ -118,7 +118,7 @@ export class Workers {
       if (!job) continue
       handle.job = job
       const words = `it took longer than its limit of ${job.seconds} s`
-      handle.timer = timerAfter(job.seconds * 1000, () => this.#end(job, new CallEnded('time', words)))
+      handle.endTimer = timerAfter(job.seconds * 1000, () => this.#end(job, new CallEnded('time', words)))
       handle.post({ method: job.method, args: job.args })
     }
     const starting = [...this.#handles].filter(({ ready }) => !ready).length
@@ -138,7 +138,7 @@ export class Workers {
   }
 
   #drop(handle: Handle): void {
-    clearTimeout(handle.timer)
+    handle.endTimer?.()
     this.#handles.delete(handle)
     handle.job = null
     handle.kill()
@@ -146,7 +146,7 @@ export class Workers {
 
   #received(handle: Handle, reply: WorkerReply): void {
     const { job } = handle
-    clearTimeout(handle.timer)
+    handle.endTimer?.()
     handle.ready = true
     handle.job = null
     if (job && 'error' in reply) job.reject(new Error(reply.error))
@@ -175,7 +175,7 @@ export class Workers {
       as === 'thread' ? startThread(file, heapMb) : startChild(file, heapMb, [...readableFor(file, packages), ...readable])
     const { worker } = handle
     this.#handles.add(handle)
-    handle.timer = setTimeout(() => this.#died(handle, `not ready within ${startSeconds} s`), startSeconds * 1000)
+    handle.endTimer = timerAfter(startSeconds * 1000, () => this.#died(handle, `not ready within ${startSeconds} s`))
     worker.on('message', (reply: WorkerReply) => {
       if (this.#handles.has(handle)) this.#received(handle, reply)
     })
