@@ -265,7 +265,7 @@ export class RunFolder {
    * metrics, rollouts or checkpoints.
    */
   discard(): void {
-    if (!this.#madeHere) return this.close()
+    if (!this.#madeHere || !existsSync(this.path)) return this.close()
     const release = this.#closed ? this.#lockAgain() : this.#release
     this.#closed = true
     if (!release) return
@@ -291,7 +291,7 @@ export class RunFolder {
 
   #hasResults(): boolean {
     if (existsSync(this.metricsPath) && statSync(this.metricsPath).size > 0) return true
-    return readdirSync(join(this.path, 'rollouts')).length + readdirSync(this.checkpointsPath).length > 0
+    return namesIn(join(this.path, 'rollouts')).length + namesIn(this.checkpointsPath).length > 0
   }
 }
 

@@ -265,6 +265,19 @@ test('discard takes back a start that came to nothing, and nothing else', () => 
   writeFileSync(join(foreign.path, 'mine.txt'), 'kept')
   foreign.discard()
   expect(readdirSync(foreign.path)).toEqual(['mine.txt'])
+  rmSync(foreign.path, { recursive: true })
+  // Deleted by somebody else, whole or in part: the error that ended the start must not be replaced by one of a missing file.
+  for (const closed of [false, true]) {
+    const gone = open(base)
+    if (closed) gone.close()
+    rmSync(gone.path, { recursive: true })
+    gone.discard()
+    const partly = open(base)
+    if (closed) partly.close()
+    for (const name of ['rollouts', 'checkpoints']) rmSync(join(partly.path, name), { recursive: true })
+    partly.discard()
+    expect(readdirSync(base)).toEqual([])
+  }
 })
 
 test('a run that had saved nothing goes back to before its first evaluation; what was written aside by a dead process goes', () => {
