@@ -174,7 +174,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     const metrics = new MetricsWriter({ path: folder.metricsPath, onWarning: (message) => out.warn(message) })
     opened.push(metrics)
     out.history = readMetrics(folder.metricsPath)
-    keepConfig(folder, out)
+    await keepConfig(folder, out)
     return {
       config,
       folder,

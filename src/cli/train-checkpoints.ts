@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { UserError } from '../common/errors.ts'
+import { whenThereIsRoom } from '../common/faults.ts'
 import { stepFolders } from '../common/folders.ts'
 import type { Metrics } from '../common/types.ts'
 import type { Fork, Loaded, Resume } from '../config/load.ts'
@@ -84,7 +85,7 @@ export class RunCheckpoints {
   }
 
   async #resume(resume: Resume): Promise<CheckpointState | undefined> {
-    const { folder, rewind, print, warn } = this.#parts
+    const { folder, print, warn } = this.#parts
     clearLeftovers(folder.checkpointsPath)
     const one = resume.kind === 'step' ? stepFolder(folder.path, resume.step, '--resume') : undefined
     const { newest, broken } = one ? { broken: [] } : await newestIntact(folder.checkpointsPath)
@@ -95,7 +96,7 @@ export class RunCheckpoints {
       )
     }
     if (!dir) {
-      const gone = removed(rewind(-1))
+      const gone = removed(await this.#rewind(-1))
       const origin = readOrigin(folder)
       if (origin) return await this.#fork(origin)
       print(`resumed  nothing was saved yet: starting from the first step${gone}`)
@@ -105,11 +106,11 @@ export class RunCheckpoints {
     const state = await this.#load(dir, dir === newest?.dir)
     this.#keepMicroBatch(state.extra)
     this.#best = state.best?.metric === this.#parts.ckpt.keep_best ? state.best : undefined
-    const gone = removed(rewind(state.step))
+    const gone = removed(await this.#rewind(state.step))
     const metrics = readMetrics(folder.metricsPath)
     const row = Object.assign({}, ...metrics.filter(({ step }) => step === state.step)) as Metrics
     // An evaluation that a resumed run made up for is on disk before its checkpoint: a kill in between must not make it forgotten.
-    if (this.#best?.step !== state.step && this.isBest(state.step, row)) await this.save(state.step, row, state.extra)
+    if (this.#best?.step !== state.step && this.isBest(state.step, row)) await this.#saveAgain(state, row)
     else tidyCheckpoints(folder.checkpointsPath, this.#rules, this.#best)
     print(`resumed  step ${state.step} from ${dir}: ${this.#restored(dir, state)}${gone}`)
     const rows = new Set(metrics.map(({ step }) => step))
@@ -129,10 +130,21 @@ export class RunCheckpoints {
     const dir = join(origin.from, 'checkpoints', `step_${origin.step}`)
     const state = await this.#load(dir)
     this.#origin = origin
-    await this.save(state.step, undefined, state.extra)
+    await this.#saveAgain(state, undefined)
     print(`forked   step ${state.step} from ${dir}: ${this.#restored(dir, state)}`)
     this.#warnAtTheEnd("a fork's", state.step)
     return state
+  }
+
+  async #rewind(step: number): Promise<RewindReport> {
+    const { rewind, warn } = this.#parts
+    const what = step < 0 ? 'what is kept of the last start' : `what is kept of the steps up to ${step}`
+    return await whenThereIsRoom(what, () => rewind(step), warn)
+  }
+
+  /** Saves the checkpoint that the run begins with. */
+  async #saveAgain({ step, extra }: CheckpointState, row: Metrics | undefined): Promise<void> {
+    await whenThereIsRoom(`the checkpoint of step ${step}`, () => this.save(step, row, extra), this.#parts.warn)
   }
 
   #warnAtTheEnd(whose: string, step: number): void {
@@ -209,7 +221,8 @@ export class RunCheckpoints {
  */
 export async function noteFork(folder: RunFolder, fork: Fork, out: { warn: (line: string) => void }): Promise<void> {
   const origin = await originOf(fork, (line) => out.warn(line))
-  writeFileAtomic(join(folder.path, ORIGIN), `${JSON.stringify(origin, null, 2)}\n`)
+  const write = () => writeFileAtomic(join(folder.path, ORIGIN), `${JSON.stringify(origin, null, 2)}\n`)
+  await whenThereIsRoom(ORIGIN, write, (line) => out.warn(line))
 }
 
 async function originOf({ dir, step }: Fork, warn: (line: string) => void): Promise<Origin> {

@@ -1,5 +1,6 @@
 /** Opens the folder of a run of `train` or `sft`, and checks that the disk has room for it. */
 import { basename, dirname, resolve } from 'node:path'
+import { whenThereIsRoom } from '../common/faults.ts'
 import { diskLine, folderBytes } from '../config/disk.ts'
 import type { Loaded, Resume } from '../config/load.ts'
 import type { RunConfig } from '../config/schema.ts'
@@ -34,8 +35,13 @@ export function openFolder(config: RunConfig | SftConfig, { resume }: Pick<Loade
 }
 
 /** Writes the config of this start into the folder and prints how it differs from the previous one: accidental changes are not refused. */
-export function keepConfig(folder: RunFolder, out: Pick<RunConsole, 'print'>): void {
-  const flats = folder.keepConfig().map((text) => readConfig(text).flat)
+export async function keepConfig(folder: RunFolder, out: Pick<RunConsole, 'print' | 'warn'>): Promise<void> {
+  const texts = await whenThereIsRoom(
+    'the config of this start',
+    () => folder.keepConfig(),
+    (line) => out.warn(line),
+  )
+  const flats = texts.map((text) => readConfig(text).flat)
   const changes = compareConfigs([], flats).keys.map(({ key, values }) => `${key} ${values.map(shown).join(' -> ')}`)
   if (changes.length > 0) out.print(`config   changed since the last start: ${changes.join(', ')}`)
 }

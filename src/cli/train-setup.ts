@@ -152,7 +152,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     })
     const evaluated = args.eval_strategy === 'no' ? [] : environments.filter((source) => evaluatedRows(source).length > 0)
     const begin = firstStep === 0 ? evaluated : missedEvals(evaluated, firstStep, config, folder)
-    if (firstStep > 0) folder.dropEvaluations(firstStep, begin.map(({ name }) => name)) // prettier-ignore
+    if (firstStep > 0) await dropEvaluations(folder, firstStep, begin, monitor)
     const parts: LoopParts = {
       orchestrator,
       monitor,
@@ -168,13 +168,19 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       evaluated: { begin, steps: evaluated },
     }
     const loop = loopOptions(config, firstStep)
-    keepConfig(folder, monitor.console)
+    await keepConfig(folder, monitor.console)
     return { config, folder, adapter: gpu.facts.name, parts, lost: () => gpu.lost, loop, close: () => closeAll(opened) }
   } catch (error) {
     await giveUp(opened)
     folder?.discard()
     throw tellMemory(error)
   }
+}
+
+/** Removes the answers of evaluations that are made again. */
+async function dropEvaluations(folder: RunFolder, step: number, again: readonly RunEnvironment[], { console: out }: Monitor) {
+  const names = again.map(({ name }) => name)
+  await whenThereIsRoom(`what is kept of the rollouts of step ${step}`, () => folder.dropEvaluations(step, names), (line) => out.warn(line)) // prettier-ignore
 }
 
 /** Environments that need a process of their own (Python's) start it before the first rollout. */

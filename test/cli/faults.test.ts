@@ -255,6 +255,37 @@ cp -r disk/run after`,
   },
 )
 
+test.skipIf(!canMount)(
+  'a resume on a disk that is full but for the lock: it waits in the same way before its first step',
+  async () => {
+    const script = runs.write(
+      'refull.sh',
+      `mkdir small && mount -t tmpfs -o size=3m t small
+"$@" > begun.out 2>&1
+rm -r small/run/checkpoints/step_2 small/run/plots
+mount -o remount,size=$(($(df --output=used small | tail -1) + 8))k small
+"$@" --resume > refull.out 2>&1 &
+pid=$!
+until grep -q 'no room for' refull.out || ! kill -0 $pid; do sleep 0.05; done
+mount -o remount,size=3m small
+wait $pid; echo "code $?"
+cp -r small/run refull`,
+    )
+    const words = [`${root}/train.js`, '@', 'run.toml', ...['output_dir', 'small', 'run_name', 'run', 'max_steps', '2', 'save_steps', '1'].map((word, i) => (i % 2 ? word : `--trainer.args.${word}`))] // prettier-ignore
+    const child = spawn('unshare', ['-rm', 'bash', script, process.execPath, ...words], { cwd: runs.dir })
+    let out = ''
+    child.stdout.on('data', (piece: Buffer) => (out += piece.toString()))
+    await new Promise((resolve) => child.on('close', resolve))
+    const said = readFileSync(runs.path('refull.out'), 'utf8')
+    expect(out, said).toBe('code 0\n')
+    expect(said).toContain('warning: the disk is full: no room for what is kept of the steps up to 1. The run waits for room')
+    expect(said).toContain('warning: there is room on the disk again for what is kept of the steps up to 1')
+    const steps = readFileSync(runs.path('refull/metrics.jsonl'), 'utf8').trimEnd().split('\n').map((line) => (JSON.parse(line) as { step: number }).step) // prettier-ignore
+    expect(steps).toEqual([1, 2])
+    expect(brokenBecause(runs.path('refull/checkpoints/step_2'))).toBeUndefined()
+  },
+)
+
 /** `node cli.js serve` as the server that a run samples from. */
 async function serve(port: number): Promise<{ url: string; kill: () => void }> {
   const words = ['--model', 'tiny', '--served-model-name', 'base', '--port', String(port), '--adapter-root', '.', '--max-loras', '2', '--max-model-len', '32', '--logprobs-mode', 'processed_logprobs', '--generation-config', 'vllm'] // prettier-ignore
