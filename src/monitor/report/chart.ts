@@ -18,9 +18,14 @@ const BOTTOM = 22
 /** The most points of a line; longer series are averaged. */
 const MOST = 400
 
+/** Characters that XML cannot hold, not even escaped: an SVG with one of them is refused as a whole. */
+// oxlint-disable-next-line no-control-regex
+const NOT_XML = /[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g
+
 /** Escapes text for HTML and SVG. */
 export function escapeHtml(text: string): string {
-  return text.replace(/[&<>"']/g, (char) => `&#${char.charCodeAt(0)};`)
+  const clean = text.toWellFormed().replace(NOT_XML, '\ufffd')
+  return clean.replace(/[&<>"']/g, (char) => `&#${char.charCodeAt(0)};`)
 }
 
 /** The mean of the last `width` values at each point. */

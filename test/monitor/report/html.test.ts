@@ -155,6 +155,16 @@ test('a run of one row, and a folder with nothing', async () => {
   expect(withoutData(html)).not.toMatch(/NaN|undefined|Infinity/)
 })
 
+test('a control character in the name of an environment or a metric: a page, and plots that are XML', async () => {
+  const run = join(dir, 'odd')
+  mkdirSync(run)
+  const name = 'eval/\x1b[31mred\0\ud800\uffff\u{1f600}/avg@1'
+  writeFileSync(join(run, 'metrics.jsonl'), lines([{ step: 0, time: 1, [name]: 0.25 }, { step: 1, time: 2, [name]: 0.5 }])) // prettier-ignore
+  await writeReport([run])
+  const page = readFileSync(join(run, 'report.html'), 'utf8')
+  expect(page).toContain('<figcaption>eval/\ufffd[31mred\ufffd\ufffd\ufffd\u{1f600}/avg@1 ')
+})
+
 test('charts: points stand where their values are', () => {
   expect(ticks(0, 1, 4)).toEqual([0, 0.5, 1])
   expect(ticks(0, 100, 5)).toEqual([0, 20, 40, 60, 80, 100])
