@@ -38,8 +38,7 @@ export class LiveScreen {
     if (!this.#stream.writable) return
     if (lines.length === 0) return this.clear()
     this.#write(() => {
-      if (this.#open) this.#stream.write('\n')
-      this.#open = false
+      this.#endLine()
       this.#live(lines.join('\n'))
     })
     this.#drawn = lines
@@ -49,7 +48,10 @@ export class LiveScreen {
   print(text: string): void {
     if (!this.#stream.writable) return
     this.clear()
-    this.#write(() => this.#stream.write(text))
+    this.#write(() => {
+      this.#endLine()
+      this.#stream.write(text)
+    })
   }
 
   /** Erases the drawing. */
@@ -80,6 +82,12 @@ export class LiveScreen {
     for (const release of this.#release.splice(0)) release()
   }
 
+  /** Ends a line that others have begun. */
+  #endLine(): void {
+    if (this.#open) this.#stream.write('\n')
+    this.#open = false
+  }
+
   #write(work: () => unknown): void {
     const outer = this.#own
     this.#own = true
@@ -98,7 +106,7 @@ export class LiveScreen {
       if (!this.#own) {
         this.clear()
         this.#disturbed()
-        this.#open = data.length > 0 && data.at(-1) !== (typeof data === 'string' ? '\n' : 10)
+        if (data.length > 0) this.#open = data.at(-1) !== (typeof data === 'string' ? '\n' : 10)
       }
       return Boolean(Reflect.apply(write, stream, [data, ...more]))
     }

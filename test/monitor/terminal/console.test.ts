@@ -9,6 +9,7 @@ import { collectAll } from '../../../src/gpu/heap.ts'
 import { RunConsole, wantsColour } from '../../../src/monitor/terminal/console.ts'
 import type { ConsoleOptions } from '../../../src/monitor/terminal/console.ts'
 import { Progress } from '../../../src/monitor/progress.ts'
+import { LiveScreen } from '../../../src/monitor/terminal/screen.ts'
 import { etaSeconds, evalLine, legend, pickSamples, sampleLines, stepLine } from '../../../src/monitor/terminal/step-line.ts'
 import { Capture, groupsOf, rollout, scored } from '../helpers.ts'
 
@@ -194,6 +195,21 @@ function screen(text: string): string {
   }
   return lines.join('\n')
 }
+
+test('what others wrote without a line break stays whole: neither a line nor the drawing is put behind it', () => {
+  const stream = new Capture(true)
+  const live = new LiveScreen(stream, [stream])
+  live.draw(['drawn'])
+  stream.write('half of a line')
+  stream.write('')
+  live.print('a step\n')
+  live.draw(['drawn'])
+  stream.write('another half')
+  stream.write('')
+  live.draw(['drawn'])
+  live.close()
+  expect(screen(stream.text).trimEnd().split('\n')).toEqual(['half of a line', 'a step', 'another half'])
+})
 
 test('a terminal of size 0 gets no live line, but long waits are mentioned', async () => {
   const stream = new Capture(true)
