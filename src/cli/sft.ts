@@ -121,6 +121,7 @@ async function train(
       )
     },
     onStep: async (step, row) => {
+      run.folder.check()
       const write = () => whenThereIsRoom(`the metrics of step ${step}`, () => metrics.write(step, row), warn)
       out.step(step, await timeline.during('log', write))
       if (step < args.max_steps) trace?.begin(step + 1)

@@ -1,6 +1,6 @@
 /** `cli.js sft` as one runs it: a real process, real files. */
 import { spawn, spawnSync } from 'node:child_process'
-import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { expect, test } from 'vitest'
@@ -16,7 +16,12 @@ const root = resolve('.')
 
 const sft = (...words: string[]) => sftWith({}, ...words)
 
-function sftWith(env: NodeJS.ProcessEnv, ...words: string[]): Promise<{ code: number | null; text: string }> {
+function sftWith(
+  env: NodeJS.ProcessEnv,
+  ...given: (string | ((said: string) => void))[]
+): Promise<{ code: number | null; text: string }> {
+  const words = given.filter((word) => typeof word === 'string')
+  const heard = given.find((word) => typeof word === 'function')
   const child = spawn(process.execPath, [join(root, 'cli.js'), 'sft', ...words], {
     cwd: root,
     env: {
@@ -29,6 +34,7 @@ function sftWith(env: NodeJS.ProcessEnv, ...words: string[]): Promise<{ code: nu
   let text = ''
   child.stdout.on('data', (d: Buffer) => (text += d.toString()))
   if (env.STOP_AT) child.stdout.on('data', () => text.includes(env.STOP_AT!) && !child.killed && child.kill('SIGINT'))
+  if (heard) child.stdout.on('data', () => heard(text))
   child.stderr.on('data', (d: Buffer) => (text += d.toString()))
   return new Promise((done) => child.on('close', (code) => done({ code, text })))
 }
@@ -184,6 +190,28 @@ test('makes a model from nothing, goes on where it stopped with the same numbers
   expect([refused.code, refused.text]).toEqual([2, expect.stringContaining('was made with lora_rank = 4, but this config says')])
   expect(existsSync(join(folder, 'out/other-rank'))).toBe(false)
 })
+
+test.skipIf(isWindows)(
+  'a folder that was deleted, and whose name another run has taken: no row of this run goes into that one',
+  async () => {
+    const file = config('taken.toml', newModel, 'max_steps = 500\nlogging_steps = 20')
+    const [run, gone, other] = ['taken', 'gone', 'other'].map((name) => join(folder, 'out', name))
+    mkdirSync(other, { recursive: true })
+    for (const name of ['config.toml', 'metrics.jsonl']) writeFileSync(join(other, name), '')
+    writeFileSync(join(other, 'run.lock'), '{"pid":1,"host":"elsewhere","started":null,"since":"now"}')
+    let taken = false
+    const { code, text } = await sftWith({}, '@', file, '--run-name', 'taken', '--trainer.ckpt.interval', '0', (said) => {
+      if (taken || !said.includes('step  20/500')) return
+      taken = true
+      renameSync(run, gone)
+      renameSync(other, run)
+      rmSync(gone, { recursive: true })
+    })
+    expect(code, text).toBe(1)
+    expect(text).toContain(`The run folder ${run} now belongs to another run`)
+    expect(readFileSync(join(run, 'metrics.jsonl'), 'utf8')).toBe('')
+  },
+)
 
 test('the loss on held-out examples says of which step it is, and is computed once where no step is left; examples beyond the context are told', async () => {
   const path = config('held.toml', `${newModel}max_position_embeddings = 16\n`, 'use_lora = false\nmax_steps = 1')
