@@ -58,6 +58,7 @@ async function withConfig(words: string[], options: GradOptions, command: Comman
     beta: args.beta,
     entropyCoef: args.entropy_coef,
     temperature: args.temperature,
+    round: args.bf16,
     matrixUnits: args.matrix_units,
     quantization: args.quantization,
     useRefModel: args.use_ref_model,

@@ -18,6 +18,8 @@ export interface ModelBatchOptions {
   microBatchTokens: number
   matrixUnits?: boolean
   quantization?: Quantization
+  /** Of a training config (bf16). */
+  round?: boolean
 }
 
 /** Declares the options of both verbs. */
@@ -60,12 +62,13 @@ export async function withDecoder(
     refuseLonger(files, longest, `a sequence has ${longest} tokens`)
     if (longest > most) console.error(`a sequence has ${longest} tokens; ${files.name} was made for ${most} at most`)
     checkOut(options.out)
-    const { matrixUnits } = options
+    const { matrixUnits, round } = options
     const gpu = await openGpu(files.config, { trains: true, matrixUnits })
     const report = reporter(`loading ${files.name}`)
     const decoder = await loadDecoder(gpu, files, {
       adapter,
       full: full && !adapter,
+      round,
       matrixUnits,
       quantization: options.quantization,
       progress: report,

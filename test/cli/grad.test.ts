@@ -1,11 +1,17 @@
 /** `grad` as a user runs it. */
 import { spawnSync } from 'node:child_process'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterAll, describe, expect, test } from 'vitest'
-import { openSafetensors, type SafetensorsSource } from '../../src/model/files/safetensors.ts'
+import { roundToBf16, widenBf16 } from '../../src/model/bf16.ts'
+import {
+  openSafetensors,
+  writeSafetensors,
+  type SafetensorsSource,
+  type TensorToWrite,
+} from '../../src/model/files/safetensors.ts'
 import { bars, fixtures, floats, openCase, relativeError } from '../golden/cases.ts'
 
 const cli = fileURLToPath(new URL('../../cli.js', import.meta.url))
@@ -114,6 +120,32 @@ test('a loss of a file has its arguments, from an option or from a training conf
   expect(relativeError(twice.map((value) => value / 2), once)).toBeLessThan(1e-5) // prettier-ignore
   expect(await read(['@', config])).toEqual(await by(2, ['--entropy-coef', '0.01']))
   expect(await read(['@', config, '--loss-args', '{"scale": 1}', '--entropy-coef', '0'])).toEqual(once)
+})
+
+test('weights of a file in float32 are rounded to bf16 where a training config rounds them', async () => {
+  const dir = `${fixtures}odd/llama-bias`
+  const rounded = join(folder, 'rounded')
+  cpSync(dir, rounded, { recursive: true })
+  const files = await openSafetensors(`${dir}/model/model.safetensors`)
+  const tensors: Record<string, TensorToWrite> = {}
+  for (const name of files.names()) {
+    const data = widenBf16(roundToBf16(await floats(files, name)))
+    tensors[name] = { dtype: 'F32', shape: files.shape(name), data }
+  }
+  await writeSafetensors(`${rounded}/model/model.safetensors`, tensors)
+  const config = (bf16: string) => {
+    const path = join(folder, 'held.toml')
+    writeFileSync(path, `model = "none"\n[env]\nid = "reverse-text"\n[trainer.args]\n${bf16}`)
+    return ['@', path]
+  }
+  const read = async (from: string, words: string[] = []) => {
+    const file = await gradients(from, words)
+    return [...(await floats(file, 'loss')), ...(await floats(file, 'model.embed_tokens.weight'))]
+  }
+  const [asFiled, asRounded] = [await read(dir), await read(rounded)]
+  expect(asRounded).not.toEqual(asFiled)
+  expect(await read(dir, config(''))).toEqual(asRounded)
+  expect(await read(dir, config('bf16 = false'))).toEqual(asFiled)
 })
 
 test('a batch without a single loss token has gradients of 0', async () => {
