@@ -70,6 +70,9 @@ async function withConfig(words: string[], options: GradOptions, command: Comman
 
 async function grad(words: string[], asked: GradOptions, command: Command): Promise<void> {
   const options = words.length > 0 ? await withConfig(words, asked, command) : asked
+  const { maskRatioLow: low, maskRatioHigh: high } = options
+  if (low > high)
+    throw new UserError(`grad: --mask-ratio-low is ${low}, above --mask-ratio-high (${high}). No ratio lies between them.`)
   const needs = [options.beta > 0 && '--beta', options.useRefModel && 'use_ref_model', options.refModel && 'ref_model'].find(
     Boolean,
   )
@@ -79,7 +82,7 @@ async function grad(words: string[], asked: GradOptions, command: Command): Prom
   const { withoutAdapter } = await import('../trainer/reference.ts')
   const { batchOf } = await import('../model/decoder/packed.ts')
   const { writeSafetensors } = await import('../model/files/safetensors.ts')
-  const bounds = { mask_ratio_low: options.maskRatioLow, mask_ratio_high: options.maskRatioHigh }
+  const bounds = { mask_ratio_low: low, mask_ratio_high: high }
   const { hookResolve } = await import('../environments/load.ts')
   hookResolve()
   const loss = await loadLoss(options.loss, bounds, options.lossArgs)

@@ -195,6 +195,11 @@ describe('says in a sentence what is wrong, and exits with 2', () => {
       /ref_logprobs\. Write them for all; grad opens no second model, and the config's is teacher\./,
     ],
     ['a negative bound', () => ['--mask-ratio-low', '-1'], /--mask-ratio-low.*It must be a number, 0 or above/],
+    [
+      'bounds between which no ratio lies',
+      () => ['--mask-ratio-low', '9'],
+      /grad: --mask-ratio-low is 9, above --mask-ratio-high \(8\)\. No ratio lies between them\./,
+    ],
     ['an adapter for another model', () => ['--adapter', `${fixtures}golden/llama/adapter`], /for another model/],
   ])('%s', (_, words, sentence) => {
     const { code, out, err } = grad([...common, ...words()])
