@@ -52,8 +52,13 @@ export function tool<Shape extends z.ZodRawShape>(options: {
 /** The definition of a tool for the model, without the arguments named in `hidden`. Throws for a name or schema that cannot be shown. */
 export function definitionOf(one: Tool, hidden: readonly string[] = []): ToolDefinition {
   const { name, description } = one
+  if (typeof name !== 'string') throw new Error('a tool has no name; write tool({ name, description, parameters, run })')
   if (!/^[\w-]{1,64}$/u.test(name)) throw new Error(`tool "${name}": a name must have 1 to 64 letters, digits, - and _`)
-  const { $schema: _, ...schema } = isZod(one.parameters) ? jsonSchemaOf(name, one.parameters) : one.parameters
+  if (typeof one.run !== 'function') throw new Error(`tool "${name}": run must be a function, which makes the result`)
+  const { $schema: _, ...schema } = isZod(one.parameters) ? jsonSchemaOf(name, one.parameters) : { ...one.parameters }
+  // Without a type check, parameters may be anything: missing, { thing: z.string() }, z.string().
+  if (schema.type !== 'object')
+    throw new Error(`tool "${name}": parameters must be a z.object({...}), or a JSON schema with type: 'object'`)
   const properties = { ...(schema.properties as Record<string, unknown> | undefined) }
   for (const key of hidden) {
     if (!(key in properties)) throw new Error(`tool "${name}" has no argument "${key}" to hide`)
@@ -75,7 +80,7 @@ function jsonSchemaOf(name: string, parameters: z.ZodObject) {
   }
 }
 
-const isZod = (schema: Tool['parameters']): schema is z.ZodObject => 'safeParse' in schema
+const isZod = (schema: Tool['parameters']): schema is z.ZodObject => !!schema && 'safeParse' in schema
 
 export interface ToolboxOptions {
   tools: readonly Tool[]

@@ -8,7 +8,7 @@ import type { ChatCompletion, Message, ToolCall } from '../../src/common/types.t
 import { runRollout } from '../../src/environments/rollout.ts'
 import { Rubric } from '../../src/environments/rubric.ts'
 import { StatefulToolEnv, ToolEnv, type ToolEnvOptions } from '../../src/environments/tool-env.ts'
-import { definitionOf, tool } from '../../src/environments/tools.ts'
+import { definitionOf, type Tool, tool } from '../../src/environments/tools.ts'
 import type { Environment } from '../../src/environments/types.ts'
 import { completionOf, sampling, ScriptedClient } from './scripted.ts'
 
@@ -67,6 +67,17 @@ test('the model is told names, descriptions and a JSON schema', () => {
   expect(() => definitionOf({ ...add, parameters: z.object({ day: z.date() }) })).toThrow(
     'tool "add": its parameters cannot be written as a JSON schema for the model (Date cannot be represented in JSON Schema)',
   )
+})
+
+test('what is no tool is refused before anything is played', async () => {
+  const refused = (one: object | (() => unknown), message: string) =>
+    expect(make({ tools: [one as Tool] })).rejects.toThrow(message)
+  const { name, description, run } = add
+  await refused(function lookUp() {}, 'tool "lookUp": run must be a function')
+  await refused({ name, description, run, parameters: { a: z.number() } }, 'tool "add": parameters must be a z.object({...})')
+  await refused({ name, description, run, parameters: z.string() }, 'tool "add": parameters must be')
+  await refused({ name, description, parameters: z.object({}) }, 'tool "add": run must be a function')
+  await refused({ type: 'function', function: { name, description } }, 'a tool has no name')
 })
 
 test('calls run side by side, results come in the order of the calls, an answer without a call ends it', async () => {
