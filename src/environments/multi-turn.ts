@@ -78,6 +78,11 @@ export class TurnsEnv<Own extends object = Record<string, unknown>> extends Task
     }
     if (!(timeoutSeconds > 0))
       throw new Error(`environment ${options.id}: timeoutSeconds is ${timeoutSeconds}; it must be above 0`)
+    if (typeof options.envResponse !== 'function')
+      throw new Error(`environment ${options.id}: envResponse must be a function, which replies to the policy's answers`)
+    const { stop = {} } = options
+    if (typeof stop !== 'object' || Object.values(stop).some((condition) => typeof condition !== 'function'))
+      throw new Error(`environment ${options.id}: stop must be an object of functions by name, as { found: (state) => ... }`)
     this.maxTurns = maxTurns
     this.tools = options.toolDefinitions ?? []
     this.#options = options

@@ -72,6 +72,12 @@ test('turns alternate until a condition of its own ends it; state and turns reac
   expect(new Set(client.asked.map((asked) => asked.sampling.seed)).size).toBe(3)
 })
 
+test('an envResponse or a stop of another form is refused when the environment is made', async () => {
+  await expect(game({ envResponse: undefined })).rejects.toThrow('environment guess: envResponse must be a function')
+  await expect(game({ stop: (() => true) as never })).rejects.toThrow('environment guess: stop must be an object of functions')
+  await expect(game({ stop: { found: true as never } })).rejects.toThrow('environment guess: stop must be an object of functions')
+})
+
 test("what setupState gives is beside the rollout's own state, not in its place", async () => {
   const setupState = () => ({ secret: 7, open: true, turn: 9, lastText: '7', isTruncated: true, completion: ['x'] })
   const rollout = await play(await game({ setupState }), saying('3', '7'))
