@@ -74,7 +74,13 @@ export async function loadRows(source: DatasetSource, options: DatasetOptions = 
     }
   } else {
     const items = typeof source === 'function' ? source(options.seed ?? 0) : (source as readonly RowInput[])
+    if (!isIterable(items))
+      throw new UserError(
+        `${name} must be rows in an array or from a generator, or the name of a file, found ${items instanceof Promise ? "a promise; write 'await' in front of what makes the rows" : short(items)}.`,
+      )
     for await (const columns of items) {
+      if (columns === null || typeof columns !== 'object')
+        throw new UserError(`${name} row ${rows.length} must be an object such as { prompt, answer }, found ${short(columns)}.`)
       if (rows.length === MOST_MADE)
         throw new UserError(
           `${name} yields more than ${MOST_MADE} rows. Is it an endless generator? Let it stop after as many rows as you want to train on, or name a file.`,
@@ -98,6 +104,9 @@ function mustBeJson({ info }: Row, where: string): void {
     )
   }
 }
+
+const isIterable = (items: unknown): boolean =>
+  items !== null && typeof items === 'object' && (Symbol.iterator in items || Symbol.asyncIterator in items)
 
 const isStored = (source: DatasetSource): source is StoredDataset => typeof source === 'object' && 'path' in source
 

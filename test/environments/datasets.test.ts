@@ -161,6 +161,16 @@ describe('rows', () => {
     }
     await expect(loadRows(endless)).rejects.toThrow('dataset yields more than 2000000 rows. Is it an endless generator?')
   })
+  test('what is neither rows nor a file, as it comes from a file without a type check', async () => {
+    expect(await refusal(loadRows((() => Promise.resolve([{ prompt: 'a' }])) as never))).toBe(
+      "dataset must be rows in an array or from a generator, or the name of a file, found a promise; write 'await' in front of what makes the rows.",
+    )
+    expect(await refusal(loadRows({ prompt: 'a' } as never))).toContain('the name of a file, found {"prompt":"a"}.')
+    expect(await refusal(loadRows(undefined as never))).toContain('the name of a file, found undefined.')
+    expect(await refusal(loadRows(['say hi'] as never))).toBe(
+      'dataset row 0 must be an object such as { prompt, answer }, found "say hi".',
+    )
+  })
   test('no rows at all', async () => {
     expect(await refusal(loadRows([], { name: 'evalDataset of environment x' }))).toBe(
       'evalDataset of environment x has no rows.',
