@@ -214,7 +214,7 @@ function entryOf<Run>(
   const entry = { weight: 1, timeoutSeconds, ...given, name } as Entry<Run>
   if (typeof entry.reward !== 'function') throw new Error(`rubric: "${name}" has no reward function`)
   if (!Number.isFinite(entry.weight))
-    throw new Error(`rubric: the weight of "${name}" is ${entry.weight}; it must be a finite number`)
+    throw new Error(`rubric: the weight of "${name}" is ${show(entry.weight)}; it must be a finite number`)
   if (!(entry.timeoutSeconds > 0))
     throw new Error(`rubric: the time limit of "${name}" is ${entry.timeoutSeconds}; it must be above 0`)
   return entry

@@ -178,6 +178,7 @@ test('a rubric that cannot work is refused when it is made', () => {
   expect(() => new Rubric({})).toThrow('no function has a weight')
   expect(() => new Rubric({ a: { reward: () => 1, weight: 0 } })).toThrow('no function has a weight')
   expect(() => new Rubric({ a: { reward: () => 1, weight: Number.NaN } })).toThrow('the weight of "a" is NaN')
+  expect(() => new Rubric({ a: { reward: () => 1, weight: '3' as never } })).toThrow('the weight of "a" is the string "3"; it')
   expect(() => new Rubric({ a: () => 1 }, { timeoutSeconds: 0 })).toThrow('the time limit of "a" is 0')
   expect(() => new Rubric({ a: 1 as never })).toThrow('"a" has no reward function')
 })
