@@ -168,6 +168,11 @@ test('docs/kernels.md lists every kernel, and no other', () => {
     expect(files.includes(named) || existsSync(join(root, named)), named).toBe(true)
 })
 
+test('a file of an example, saved beside package.json, is of the project in which an editor finds dawn-rl/environments', () => {
+  const { include } = JSON.parse(text('tsconfig.json')) as { include: string[] }
+  expect(include).toContain('*.ts')
+})
+
 test('what one reads to change the algorithm is under 1,000 lines', () => {
   const [, list] = /<!-- algorithm -->([\s\S]*?)<!-- \/algorithm -->/.exec(text('docs/house.md'))!
   const files = [...list.matchAll(/`([^`]+)`/g)].map(([, file]) => file)
