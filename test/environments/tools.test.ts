@@ -72,10 +72,10 @@ test('the model is told names, descriptions and a JSON schema', () => {
 test('what is no tool is refused before anything is played', async () => {
   const refused = (one: object | (() => unknown), message: string) =>
     expect(make({ tools: [one as Tool] })).rejects.toThrow(message)
-  const { name, description, run } = add
+  const { name, description } = add
   await refused(function lookUp() {}, 'tool "lookUp": run must be a function')
-  await refused({ name, description, run, parameters: { a: z.number() } }, 'tool "add": parameters must be a z.object({...})')
-  await refused({ name, description, run, parameters: z.string() }, 'tool "add": parameters must be')
+  await refused({ ...add, parameters: { a: z.number() } }, 'tool "add": parameters must be a z.object({...})')
+  await refused({ ...add, parameters: z.string() }, 'tool "add": parameters must be')
   await refused({ name, description, parameters: z.object({}) }, 'tool "add": run must be a function')
   await refused({ type: 'function', function: { name, description } }, 'a tool has no name')
 })
