@@ -6,6 +6,7 @@
 import { spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { basename, dirname, isAbsolute, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
 
 /** An error that the user can fix. See the head of the file for what its message says. */
 export class UserError extends Error {
@@ -53,7 +54,7 @@ export function placeInCode(error: unknown): string | undefined {
  */
 export function messageOfImport(error: unknown, path: string): string {
   const message = messageOf(error)
-  if (!(error instanceof SyntaxError)) return message
+  if (!(error instanceof SyntaxError)) return message + missingEnding(error)
   const place = /^(.+):(\d+)\r?\n/
   // For ES modules in JavaScript, Node leaves the place out of the stack. Only `--check` reports it.
   const [, file, line] =
@@ -63,10 +64,25 @@ export function messageOfImport(error: unknown, path: string): string {
   if (!file) return message
   // For ES modules the file is a URL here.
   if (!file.endsWith('.js') || !isAbsolute(file) || !/outside a module|Unexpected token 'export'/.test(message))
-    return `${message} (${basename(file)}:${line})`
+    return `${message} (${basename(file)}:${line})${file.endsWith('.ts') ? unmarkedType(message) : ''}`
   let folder = dirname(file)
   while (!existsSync(join(folder, 'package.json')) && folder !== dirname(folder)) folder = dirname(folder)
   return `${message} (Node reads ${file} as CommonJS: name it .mjs, or set "type": "module" in ${join(folder, 'package.json')})`
+}
+
+/** What to do about the import of `./helper`, where there is a helper.ts: compilers find it, Node does not. */
+function missingEnding(error: unknown): string {
+  const { code, url } = error as { code?: unknown; url?: string }
+  if (code !== 'ERR_MODULE_NOT_FOUND' || !url?.startsWith('file:')) return ''
+  const file = fileURLToPath(url)
+  const found = ['.ts', '.js', '.mjs', '.mts'].find((ending) => existsSync(file + ending))
+  return found ? `. Write its ending: ${basename(file)}${found}` : ''
+}
+
+/** What to do about the import of a type as a value: Node takes types out of the code, but not out of its imports. */
+function unmarkedType(message: string): string {
+  const name = /does not provide an export named '(.+)'/.exec(message)?.[1]
+  return name ? `. If ${name} is a type, write 'type ${name}' in the import` : ''
 }
 
 /** Whether the system refused a call: a place that cannot be read or written, a full disk. */

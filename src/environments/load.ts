@@ -114,13 +114,19 @@ export async function loadEnvironment(
 }
 
 async function attempt<T>(id: string, path: string, what: string, work: () => T | Promise<T>): Promise<T> {
+  // Where nothing is left to do, Node would end the process with a warning about our own files.
+  const stuck = Promise.withResolvers<never>()
+  const onIdle = () => stuck.reject(new UserError(`environment ${id} never loads: it awaits a promise that never settles.`))
+  process.once('beforeExit', onIdle)
   try {
-    return await work()
+    return await Promise.race([work(), stuck.promise])
   } catch (error) {
     if (error instanceof UserError) throw error
     const place = placeInCode(error)
     const message = place ? `${messageOf(error)} (${place})` : messageOfImport(error, path)
     throw new UserError(`environment ${id} ${what}: ${message}`, { cause: error })
+  } finally {
+    process.off('beforeExit', onIdle)
   }
 }
 

@@ -126,6 +126,25 @@ describe('refused in one sentence', () => {
     expect(await refusal('./partial.js')).toContain('what loadEnvironment returned has no dataset')
     expect(await refusal('./rows.js')).toContain('has a row that is not { exampleId, prompt: messages, answer, info }')
   })
+  test('what the first file in TypeScript gets wrong is said with what to do', () => {
+    const told = (name: string, body: string) => {
+      writeFileSync(join(folder, name), body)
+      const message = inNode(
+        `console.log(JSON.stringify(await loadEnvironment('./${name}', {}, { base }).catch((error) => error.message)))`,
+      )
+      return String(message).replaceAll(folder, '.')
+    }
+    expect(
+      told('type.ts', "import { Rubric, Message } from 'dawn-rl/environments'\nexport default (m: Message) => new Rubric({})"),
+    ).toBe(
+      "environment ./type.ts failed to load: The requested module 'dawn-rl/environments' does not provide an export named 'Message' (type.ts:1). If Message is a type, write 'type Message' in the import",
+    )
+    expect(told('ending.ts', "import env from './shout'\nexport default env")).toMatch(/ Write its ending: shout\.ts$/)
+    expect(told('never.ts', 'export default () => new Promise(() => {})')).toBe(
+      'environment ./never.ts never loads: it awaits a promise that never settles.',
+    )
+    expect(told('top.ts', 'await new Promise(() => {})\nexport default 1')).toContain('./top.ts never loads')
+  })
   test('arguments: unknown keys, wrong types, limits, all at once', async () => {
     expect(await refusal('arithmetic', { maxx: 5, min: 'a', train_size: 0 })).toMatchInlineSnapshot(
       `"environment arithmetic: min is "a": expected number; train_size is 0: Too small: expected number to be >=1; maxx is not one of its arguments (did you mean max?)."`,
