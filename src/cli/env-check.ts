@@ -3,7 +3,8 @@
  * the sampler returns these answers in place of a model.
  */
 import { tmpdir } from 'node:os'
-import { UserError } from '../common/errors.ts'
+import { setImmediate } from 'node:timers/promises'
+import { messageOf, strayError, UserError } from '../common/errors.ts'
 import { neutralSampling } from '../common/sampling.ts'
 import type { GenerationResult, Generator, Message, Rollout } from '../common/types.ts'
 import { templateProblem } from '../config/problems.ts'
@@ -21,6 +22,7 @@ import { openModel } from '../model/files/open.ts'
 import type { Tokenizer } from '../model/tokenizer/tokenizer.ts'
 import { firstPrompt } from './first-prompt.ts'
 import { jsonObject } from './options.ts'
+import { onStrays } from './stop.ts'
 import { toolCallParser } from './tool-calls.ts'
 
 /** Limit in seconds of an answer, of the environment's part of a turn, and of a reward. */
@@ -52,7 +54,14 @@ export async function checkEnvironment(id: string, options: CheckOptions, print:
     for (const line of firstPrompt({ name: env.id, env }, { tokenizer, template }, whole)) print(line)
     for (const one of [env, ...(env.members ?? []).map((member) => member.env)])
       await one.open?.({ logs: tmpdir(), name: `${one.id}-${process.pid}`, warn: (line) => wrong.push(line) })
-    await printAnswers(env, tokenizer, template, print, wrong)
+    const release = onStrays((error) => wrong.push(messageOf(strayError(error))))
+    try {
+      await printAnswers(env, tokenizer, template, print, wrong)
+      // Rejections that nothing awaits are told after this turn of the event loop.
+      await setImmediate()
+    } finally {
+      release()
+    }
     for (const line of wrong) print(`! ${line}`)
     if (wrong.length > 0)
       throw new UserError(

@@ -6,7 +6,7 @@
  * - The process is ended explicitly when the verb is done: Dawn's threads keep a process alive as long as a device exists.
  */
 import { Command, CommanderError } from 'commander'
-import { messageOf, UserError } from '../common/errors.ts'
+import { messageOf, strayError, UserError } from '../common/errors.ts'
 import { isGoneReader } from '../common/faults.ts'
 import { printable } from '../monitor/format.ts'
 import { register as bench } from './bench.ts'
@@ -48,7 +48,7 @@ process.stdout.on('error', (error: NodeJS.ErrnoException) => {
 let ending = false
 process.on('uncaughtException', (error) => {
   // Where stderr cannot be written (a file on a full disk), the last write below fails as well.
-  if (!ending) void end(report(error))
+  if (!ending) void end(report(strayError(error)))
 })
 await end(await main(process.argv.slice(2)))
 

@@ -36,22 +36,29 @@ export function stopOnSignal(now = 'the current step is finished and saved first
  */
 export function stopOnStray(stop: () => void): { release(): { error: unknown } | undefined } {
   let first: { error: unknown } | undefined
-  const onStray = (error: unknown) => {
+  const release = onStrays((error) => {
     if (first) return
     first = { error }
     console.error(
       `\nAn error in code that nothing awaits: ${messageWithPlace(error)}. The current step is finished and saved first.`,
     )
     stop()
-  }
-  const before = process.listeners('uncaughtException')
-  process.removeAllListeners('uncaughtException').on('uncaughtException', onStray)
+  })
   return {
     release() {
-      process.off('uncaughtException', onStray)
-      for (const listener of before) process.on('uncaughtException', listener)
+      release()
       return first
     },
+  }
+}
+
+/** Gives such errors to `onStray` alone, until the returned function is called. */
+export function onStrays(onStray: (error: unknown) => void): () => void {
+  const before = process.listeners('uncaughtException')
+  process.removeAllListeners('uncaughtException').on('uncaughtException', onStray)
+  return () => {
+    process.off('uncaughtException', onStray)
+    for (const listener of before) process.on('uncaughtException', listener)
   }
 }
 

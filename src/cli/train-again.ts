@@ -1,7 +1,7 @@
 /** What a run does when its device is lost (a driver restarts, a GPU is removed): it opens the device again and resumes from the newest checkpoint. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { AT, CLI, TRAIN } from '../common/commands.ts'
-import { messageOf } from '../common/errors.ts'
+import { messageOf, strayError } from '../common/errors.ts'
 import { LOST_DEVICE, pauseMs } from '../common/faults.ts'
 import type { Loaded } from '../config/load.ts'
 import type { RunConfig } from '../config/schema.ts'
@@ -42,7 +42,7 @@ export async function untilOver<Config extends RunConfig | SftConfig>(
     stop.release()
     stray = strays.release()
   }
-  if (stray) throw stray.error
+  if (stray) throw strayError(stray.error)
 }
 
 /**

@@ -48,6 +48,12 @@ export function placeInCode(error: unknown): string | undefined {
   return place && !spelled(place[1]).startsWith(ownFolder) ? `${basename(place[1])}:${place[2]}` : undefined
 }
 
+/** An error in code that nothing awaits: a UserError with the place if the user's code threw it, else the error itself. */
+export function strayError(error: unknown): unknown {
+  const place = placeInCode(error)
+  return place ? new UserError(`An error in code that nothing awaits: ${messageOf(error)} (${place}).`, { cause: error }) : error
+}
+
 /**
  * The message for an error while importing a user's file, with the line of a syntax error. If Node takes a .js file for CommonJS, as in a folder made
  * by `npm init`, the message says what to do.

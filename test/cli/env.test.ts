@@ -85,6 +85,16 @@ describe('env check', () => {
     expect(found.stdout).toContain('! 2 held-out tasks are in the training rows too.')
     expect(found.stdout).toContain('! nothing: reward function "odd" threw: ␛[1mempty (throws.ts:3:')
     expect(found.stderr).toContain('env check: ./throws.ts has 3 problems; see the lines with ! above.')
+    writeFileSync(
+      join(folder, 'stray.ts'),
+      env(
+        "({ text }) => { void (async () => { if (text) throw new Error('away') })(); return text.length }",
+        '[{ question: "c" }]',
+      ),
+    )
+    const stray = run('check', './stray.ts', '--model', tiny)
+    expect(stray.status).toBe(2)
+    expect(stray.stdout).toContain('! An error in code that nothing awaits: away (stray.ts:3:')
     writeFileSync(join(folder, 'same.ts'), env('() => 1', '[{ question: "c" }]'))
     expect(run('check', './same.ts', '--model', tiny).stdout).toContain(
       '! every answer earns 1: a reward that does not tell answers apart',

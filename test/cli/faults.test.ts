@@ -171,7 +171,10 @@ test('rewards that never come: the rollout fails by its limit and the step goes 
 test('a promise of a reward that fails where nobody waits for it: the step is finished and saved', async () => {
   runs.write('stray.ts', environment("if (calls === 12) void (async () => { throw new Error('the log is away') })()"))
   const { code, stderr } = await runs.run(['run_name=stray', 'max_steps=6', 'max_async_level=0', '--env.id', './stray.ts'])
-  expect(code).toBe(1)
+  // The user's code, not ours.
+  expect(code).toBe(2)
+  expect(stderr).not.toContain('not in your input')
+  expect(stderr).toMatch(/\nAn error in code that nothing awaits: the log is away \(stray\.ts:\d+:\d+\)\.\n$/)
   expect(stderr).toMatch(
     /An error in code that nothing awaits: the log is away \(at .*stray\.ts:\d+:\d+\)\. The current step is finished and saved first\./,
   )
