@@ -1,4 +1,5 @@
 /** A config of several turns, as it ships, for its first steps: it learns, and its tokens are scored as they were sampled. */
+import '../gpu/optimised.ts'
 import { execFile } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'

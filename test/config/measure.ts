@@ -4,12 +4,12 @@ import { hashSeed, Random } from '../../src/common/random.ts'
 import { neutralSampling } from '../../src/common/sampling.ts'
 import type { TrainingSample } from '../../src/common/types.ts'
 import type { RunConfig } from '../../src/config/schema.ts'
-import { Gpu } from '../../src/gpu/gpu.ts'
 import { Engine } from '../../src/inference/engine.ts'
 import { loadDecoder, type ModelTensors } from '../../src/model/decoder/load.ts'
 import { adapterModules } from '../../src/model/decoder/shapes.ts'
 import { loadLoss } from '../../src/trainer/losses/index.ts'
 import { Trainer } from '../../src/trainer/trainer.ts'
+import { freshGpu } from '../gpu/fresh.ts'
 
 export interface Measured {
   /** Before the first step. */
@@ -27,7 +27,7 @@ export async function measureRun(
   promptTokens = config.trainer.args.max_seq_len - 2,
 ): Promise<Measured> {
   const { args } = config.trainer
-  const gpu = await Gpu.open()
+  const gpu = await freshGpu()
   try {
     const lora = {
       rank: args.lora_rank,

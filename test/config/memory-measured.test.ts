@@ -3,6 +3,7 @@
  * micro-batches of 256 to 1,024 tokens; measured once by hand with `measureRun`, as it takes minutes) 431 MiB for 431 and 574 for 574 with LoRA, 876 for 824
  * without gradient checkpointing, 2,446 for 2,456 with all weights; of models of 1 M weights from 8% below to 20% above, where staging textures weigh more.
  */
+import '../gpu/optimised.ts'
 import { describe, expect, test } from 'vitest'
 import { headChunkRows } from '../../src/autograd/ops/head.ts'
 import { parseConfig } from '../../src/config/load.ts'

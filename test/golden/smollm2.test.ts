@@ -1,4 +1,5 @@
 /** The golden case of a real model: SmolLM2-135M-Instruct, from the GGUF that scripts/get-smollm2.sh fetches. */
+import '../gpu/optimised.ts'
 import { existsSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'

@@ -1,4 +1,5 @@
 /** The engine's numbers: greedy tokens as PyTorch's, log-probabilities bit-equal to the trainer's. */
+import '../gpu/optimised.ts'
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, describe, expect, it } from 'vitest'

@@ -1,4 +1,5 @@
 /** Training and generation on one device at the same time: each has the numbers that it has alone, and steps come between the sections of training. */
+import '../gpu/optimised.ts'
 import { setImmediate as turn } from 'node:timers/promises'
 import { expect, test } from 'vitest'
 import { Random } from '../../src/common/random.ts'

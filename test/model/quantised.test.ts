@@ -1,4 +1,5 @@
 /** Models whose layers are held in blocks: the very numbers of the same values in bf16, in less memory. */
+import '../gpu/optimised.ts'
 import { join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
 import { hashSeed, Random } from '../../src/common/random.ts'

@@ -6,7 +6,6 @@ import { UserError } from '../../src/common/errors.ts'
 import type { TrainingBatch } from '../../src/common/types.ts'
 import { checkpointBytes, folderBytes } from '../../src/config/disk.ts'
 import { parseConfig } from '../../src/config/load.ts'
-import { Gpu } from '../../src/gpu/gpu.ts'
 import { loadDecoder, type LoadOptions } from '../../src/model/decoder/load.ts'
 import { decode } from '../../src/kernels/optimizer/codes.ts'
 import { widenBf16 } from '../../src/model/bf16.ts'
@@ -31,6 +30,7 @@ import { Trainer } from '../../src/trainer/trainer.ts'
 import { fixtures } from '../golden/cases.ts'
 import { distance, freshLora, goldenPath, loraConfig, openCase, readAll, tempFolder, trainerOptions } from './helpers.ts'
 import { pointed } from '../windows.ts'
+import { freshGpu } from '../gpu/fresh.ts'
 
 const folder = tempFolder()
 
@@ -40,7 +40,7 @@ async function start(
   load: LoadOptions,
   moments?: '8bit',
 ): Promise<{ trainer: Trainer; about: WeightsAbout; end: () => void }> {
-  const device = await Gpu.open({ checks: true })
+  const device = await freshGpu()
   const files = await openModel(goldenPath(name, 'model'))
   const decoder = await loadDecoder(device, files, load)
   const schedule = { type: 'cosine' as const, learningRate: 3e-3, warmupSteps: 1, maxSteps: 6 }
@@ -182,7 +182,7 @@ test.each([
 })
 
 test('of a model that runs partly in float32 each matrix is written as it runs, in a checkpoint and for a sampler', async () => {
-  const device = await Gpu.open({ checks: true })
+  const device = await freshGpu()
   const files = await openModel(goldenPath('qwen2', 'model'))
   const names = ['model.embed_tokens.weight', 'model.layers.0.mlp.down_proj.weight']
   for (const inFloat32 of names) {
@@ -228,7 +228,7 @@ test('what is no matrix stays in float32 where it came so, though all matrices a
   const [from, to] = ['mixed-model', 'mixed-saved'].map((name) => join(folder, name))
   await writeModelFolder(from, { rawConfig: files.rawConfig(), tensors })
   const model = await openModel(from)
-  const device = await Gpu.open({ checks: true })
+  const device = await freshGpu()
   const decoder = await loadDecoder(device, model, { full: true })
   mkdirSync(to)
   await writeWeights(to, decoder, { rawConfig: model.rawConfig(), dtypeOf: (name) => model.tensors.dtype?.(name) })

@@ -1,7 +1,6 @@
 /** Gemma 3 trained whole: its norms multiply with 1 + what files, masters and checkpoints hold. */
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { Gpu } from '../../src/gpu/gpu.ts'
 import { roundToBf16 } from '../../src/model/bf16.ts'
 import { readBatch } from '../../src/model/decoder/batch.ts'
 import { loadDecoder, type LoadOptions } from '../../src/model/decoder/load.ts'
@@ -13,12 +12,13 @@ import { scoreSamples } from '../../src/trainer/gradients.ts'
 import { Trainer } from '../../src/trainer/trainer.ts'
 import { fixtures } from '../golden/cases.ts'
 import { batchOf, tempFolder, trainerOptions } from './helpers.ts'
+import { freshGpu } from '../gpu/fresh.ts'
 
 const folder = tempFolder()
 const dir = join(fixtures, 'odd/gemma3')
 
 test('a checkpoint before the first step has the files of the model; gains follow their masters, also those of a checkpoint', async () => {
-  const gpu = await Gpu.open({ checks: true })
+  const gpu = await freshGpu()
   const files = await openModel(join(dir, 'model'))
   const samples = await readBatch(join(dir, 'batch.json'))
   const options = await trainerOptions(folder, {
@@ -61,14 +61,14 @@ test('a checkpoint before the first step has the files of the model; gains follo
 })
 
 test('matrix units are refused, as its activations do not fit f16', async () => {
-  const gpu = await Gpu.open({ checks: true })
+  const gpu = await freshGpu()
   const files = await openModel(join(dir, 'model'))
   await expect(loadDecoder(gpu, files, { matrixUnits: true })).rejects.toThrow(/is a Gemma model.*leave matrix_units out/)
   gpu.close()
 })
 
 test('the scale of embeddings has the dtype of the files, as in transformers: float32 values that bf16 would hold are no reason to round it', async () => {
-  const gpu = await Gpu.open({ checks: true })
+  const gpu = await freshGpu()
   const files = await openModel(join(dir, 'model'))
   const { tensors } = files
   const wide = tensors.names().map((name) => ({

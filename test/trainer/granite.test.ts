@@ -4,7 +4,6 @@ import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { ParameterStore } from '../../src/autograd/parameters.ts'
 import { modelShapes, randomModel } from '../../src/bench/shapes.ts'
-import { Gpu } from '../../src/gpu/gpu.ts'
 import { readBatch } from '../../src/model/decoder/batch.ts'
 import { loadDecoder, type ModelTensors } from '../../src/model/decoder/load.ts'
 import { writeMerged } from '../../src/model/files/export.ts'
@@ -19,6 +18,7 @@ import { Trainer } from '../../src/trainer/trainer.ts'
 import { withFacts } from '../facts.ts'
 import { bars, fixtures, gradientErrors, openCase, openDecoder, scoreErrors } from '../golden/cases.ts'
 import { batchOf, tempFolder, trainerOptions } from './helpers.ts'
+import { freshGpu } from '../gpu/fresh.ts'
 
 const folder = tempFolder()
 const dir = join(fixtures, 'odd/granite4')
@@ -29,7 +29,7 @@ const schedule = { type: 'constant', learningRate: 1e-2, warmupSteps: 0, maxStep
 test.each(['float32', '8bit'] as const)(
   'trained whole, checkpoints hold the matrix of the files, and are read again: moments in %s',
   async (moments) => {
-    const gpu = await Gpu.open({ checks: true })
+    const gpu = await freshGpu()
     const files = await openModel(join(dir, 'model'))
     const samples = await readBatch(join(dir, 'batch.json'))
     const plain = await trainerOptions(folder, { schedule })
@@ -73,7 +73,7 @@ test.each(['float32', '8bit'] as const)(
 )
 
 test('an adapter of that matrix is one for gate and up: saved, read, continued, merged', async () => {
-  const gpu = await Gpu.open({ checks: true })
+  const gpu = await freshGpu()
   const files = await openModel(join(dir, 'model'))
   const samples = await readBatch(join(dir, 'batch.json'))
   const targetModules = adapterModules(files.config, LINEAR_MODULES)
@@ -133,7 +133,7 @@ test('the seven modules of most models stand for all; two of them are one matrix
 })
 
 test.each(['granite', 'granite4'])("%s has PyTorch's numbers with the kernels of GPUs", async (name) => {
-  const gpu = await Gpu.open({ checks: true })
+  const gpu = await freshGpu()
   const c = await openCase(join(fixtures, 'odd', name))
   await withFacts(gpu, { software: false, subgroupSize: 0 }, async () => {
     for (const mode of ['full', 'lora'] as const) {
@@ -177,7 +177,7 @@ function bothWays(): { fused: ModelTensors; apart: ModelTensors } {
 test.each([{}, { quantization: 'q8_0' as const }, { full: true }])(
   'has the bits of the same model with gate and up apart: %j',
   async (options) => {
-    const gpu = await Gpu.open({ checks: true })
+    const gpu = await freshGpu()
     const samples = await readBatch(join(dir, 'batch.json'))
     const { fused, apart } = bothWays()
     const [scores, others] = [fused, apart].map(async (files) => {
@@ -192,7 +192,7 @@ test.each([{}, { quantization: 'q8_0' as const }, { full: true }])(
 )
 
 test('parts of a parameter that lies in several banks: rows of each, and gradients of the whole', async () => {
-  const gpu = await Gpu.open({ checks: true })
+  const gpu = await freshGpu()
   const limits = { ...gpu.facts.limits, maxBinding: 256 * 16 * 4 }
   await withFacts(gpu, { limits }, async () => {
     const store = new ParameterStore(gpu)

@@ -1,7 +1,6 @@
 /** OLMo 2 and Olmo 3 trained on what their engine sampled, and saved: norms after attention and MLP, norms over the whole of q and of k, windows with yarn beside them. */
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { Gpu } from '../../src/gpu/gpu.ts'
 import { roundToBf16 } from '../../src/model/bf16.ts'
 import { readBatch } from '../../src/model/decoder/batch.ts'
 import { loadDecoder } from '../../src/model/decoder/load.ts'
@@ -15,13 +14,14 @@ import { Trainer } from '../../src/trainer/trainer.ts'
 import { fixtures } from '../golden/cases.ts'
 import { engineOf, sampleOf, sampling } from '../inference/helpers.ts'
 import { batchOf, tempFolder, trainerOptions } from './helpers.ts'
+import { freshGpu } from '../gpu/fresh.ts'
 
 const folder = tempFolder()
 
 test.each(['olmo2', 'olmo3'])(
   '%s: fresh samples have no mismatch; norms are trained, saved under their names and read again',
   async (family) => {
-    const gpu = await Gpu.open({ checks: true })
+    const gpu = await freshGpu()
     const dir = join(fixtures, 'odd', family)
     const files = await openModel(join(dir, 'model'))
     const options = await trainerOptions(folder, {

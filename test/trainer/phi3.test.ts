@@ -4,7 +4,6 @@ import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { referenceLogprobs } from '../../src/bench/reference.ts'
 import { modelShapes, randomModel } from '../../src/bench/shapes.ts'
-import { Gpu } from '../../src/gpu/gpu.ts'
 import { readBatch } from '../../src/model/decoder/batch.ts'
 import { loadDecoder, type ModelTensors } from '../../src/model/decoder/load.ts'
 import { writeMerged } from '../../src/model/files/export.ts'
@@ -19,6 +18,7 @@ import { withFacts } from '../facts.ts'
 import { bars, fixtures, gradientErrors, openCase, openDecoder, scoreErrors } from '../golden/cases.ts'
 import { engineOf, expectTrainersBits, sampling } from '../inference/helpers.ts'
 import { batchOf, tempFolder, trainerOptions } from './helpers.ts'
+import { freshGpu } from '../gpu/fresh.ts'
 
 const folder = tempFolder()
 const odd = (name: string) => join(fixtures, 'odd', name)
@@ -28,7 +28,7 @@ const keysOf = async (dir: string) => JSON.parse(await readFile(join(dir, 'confi
 const OWN = ['qkv_proj', 'o_proj', 'gate_up_proj', 'down_proj']
 
 test.each(['phi3', 'phi4'])('%s trained whole: checkpoints hold what the files do, and are read again', async (name) => {
-  const gpu = await Gpu.open({ checks: true })
+  const gpu = await freshGpu()
   const files = await openModel(join(odd(name), 'model'))
   const samples = await readBatch(join(odd(name), 'batch.json'))
   const about = { lora: undefined, rawConfig: files.rawConfig(), rawGenerationConfig: files.rawGenerationConfig }
@@ -74,7 +74,7 @@ test.each(['phi3', 'phi4'])('%s trained whole: checkpoints hold what the files d
 })
 
 test('an adapter of a matrix is one for its parts: saved, read, continued, merged', async () => {
-  const gpu = await Gpu.open({ checks: true })
+  const gpu = await freshGpu()
   const files = await openModel(join(odd('phi4'), 'model'))
   const samples = await readBatch(join(odd('phi4'), 'batch.json'))
   const targetModules = adapterModules(files.config, LINEAR_MODULES)
@@ -129,7 +129,7 @@ test('the seven modules of most models stand for all; a part of a matrix is not 
 test.each(['phi3', 'phi4'])(
   "%s has PyTorch's numbers, and the engine the trainer's bits, with the kernels of GPUs",
   async (name) => {
-    const gpu = await Gpu.open({ checks: true })
+    const gpu = await freshGpu()
     const c = await openCase(odd(name))
     await withFacts(gpu, { software: false, subgroupSize: 0 }, async () => {
       for (const mode of ['full', 'lora'] as const) {
@@ -200,7 +200,7 @@ test.each([
   { full: true },
   { round: true, lora: { rank: 8, alpha: 8, dropout: 0, targetModules: OWN, seed: 5 } },
 ])('has the bits of the same model with all apart, also where it samples: %j', async (options) => {
-  const gpu = await Gpu.open({ checks: true })
+  const gpu = await freshGpu()
   const samples = await readBatch(join(odd('phi3'), 'batch.json'))
   const { fused, apart } = bothWays()
   const scores = []
@@ -215,7 +215,7 @@ test.each([
 })
 
 test.each(['phi3', 'phi4'])('%s is the model that the float64 pass of bench computes', async (name) => {
-  const gpu = await Gpu.open({ checks: true })
+  const gpu = await freshGpu()
   const files = await openModel(join(odd(name), 'model'))
   const [sample] = await readBatch(join(odd(name), 'batch.json'))
   const decoder = await loadDecoder(gpu, files, { round: true })

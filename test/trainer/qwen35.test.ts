@@ -2,7 +2,6 @@
 import { cp, mkdir, readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { Gpu } from '../../src/gpu/gpu.ts'
 import { readBatch } from '../../src/model/decoder/batch.ts'
 import { parseConfig } from '../../src/model/config/config.ts'
 import { loadDecoder } from '../../src/model/decoder/load.ts'
@@ -18,12 +17,13 @@ import { newModel } from '../../src/trainer/new-model.ts'
 import { Trainer } from '../../src/trainer/trainer.ts'
 import { fixtures } from '../golden/cases.ts'
 import { batchOf, tempFolder, trainerOptions } from './helpers.ts'
+import { freshGpu } from '../gpu/fresh.ts'
 
 const folder = tempFolder()
 const dir = join(fixtures, 'odd/qwen35')
 
 test('convolution, decay and the norm behind the delta rule are trained, saved and read again', async () => {
-  const gpu = await Gpu.open({ checks: true })
+  const gpu = await freshGpu()
   const files = await openModel(join(dir, 'model'))
   const samples = await readBatch(join(dir, 'batch.json'))
   const options = await trainerOptions(folder, {
@@ -58,7 +58,7 @@ test('convolution, decay and the norm behind the delta rule are trained, saved a
 })
 
 test('a prompt that several completions have stands before each of them, with the gradient of separate sequences', async () => {
-  const gpu = await Gpu.open({ checks: true })
+  const gpu = await freshGpu()
   const files = await openModel(join(dir, 'model'))
   const decoder = await loadDecoder(gpu, files, { adapter: await readAdapter(join(dir, 'adapter')) })
   const [sample] = await readBatch(join(dir, 'batch.json'))
@@ -123,7 +123,7 @@ test('a new one begins with norms that change nothing, and with decays of all ki
   for (const name of ['norm.weight', 'dt_bias']) expect(await values(`model.layers.0.linear_attn.${name}`)).toEqual([1])
   const rates = (await made.tensors.read('model.layers.1.linear_attn.A_log')).data.map(Math.exp)
   for (const rate of rates) expect(rate).toSatisfy((r: number) => r > 0 && r <= 16)
-  const gpu = await Gpu.open({ checks: true })
+  const gpu = await freshGpu()
   const decoder = await loadDecoder(gpu, made, { full: true })
   const ids = Int32Array.from([1, 2, 3, 4, 5, 6])
   const sample = {
