@@ -452,6 +452,8 @@ describe('qwen3_5_text', () => {
     expect(parseConfig(whole, '')).toMatchObject({ ...wanted, tieWordEmbeddings: true })
     const fewBits = { ...whole, quantization_config: { quant_method: 'awq', bits: 4 } }
     expect(() => parseConfig(fewBits, 'm/config.json')).toThrow('m/config.json: quantization_config is set')
+    const mlx = { ...whole, quantization: { group_size: 64, bits: 4 } }
+    expect(() => parseConfig(mlx, 'm/config.json')).toThrow('m/config.json: quantization is set')
     // As transformers 5 saves it again.
     const saved = { ...whole, text_config: { ...text, tie_word_embeddings: false } }
     expect(parseConfig(saved, '')).toMatchObject({ ...wanted, tieWordEmbeddings: true })

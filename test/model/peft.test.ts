@@ -156,6 +156,8 @@ describe('what is refused', () => {
     expect(await userErrorOf(() => checkAdapter(adapter, shallow, 'Tiny'))).toContain('changes model.layers.1.')
   })
   test('missing parts', async () => {
+    const away = join(dir, 'away')
+    expect(await userErrorOf(() => readAdapter(away))).toContain(`There is no folder ${away}.`)
     expect(await userErrorOf(() => readAdapter(dir))).toContain('has no adapter_config.json, so it is not a PEFT adapter folder.')
     const run = variant('run', {})
     rmSync(join(run, 'adapter_config.json'))

@@ -129,7 +129,7 @@ export function textConfig(raw: Json): Json {
     const { leftOut = [] } = Object.hasOwn(families, String(raw.model_type)) ? families[raw.model_type as ModelFamily] : {}
     return leftOut.length > 0 ? Object.fromEntries(Object.entries(raw).filter(([key]) => !leftOut.includes(key))) : raw
   }
-  const { tie_word_embeddings: tied, quantization_config } = raw
+  const { tie_word_embeddings: tied, quantization_config, quantization } = raw
   return {
     architectures: ['Qwen3_5ForCausalLM'],
     model_type: 'qwen3_5_text',
@@ -137,6 +137,7 @@ export function textConfig(raw: Json): Json {
     // That of the whole model is what holds: transformers writes the part's default beside it.
     ...(tied !== undefined && { tie_word_embeddings: tied }),
     ...(quantization_config !== undefined && { quantization_config }),
+    ...(quantization !== undefined && { quantization }),
   }
 }
 
@@ -146,9 +147,11 @@ function refuseUnsupported(raw: Json, file: string, family: ModelFamily): void {
   // transformers 5 asks every family for it; embedding models made from a language model have it.
   if (raw.is_causal !== undefined && raw.is_causal !== true)
     throw refuse('is_causal', 'and a token that sees those after it is not supported')
-  if (raw.quantization_config) {
+  // MLX names it `quantization`.
+  const few = ['quantization_config', 'quantization'].find((key) => raw[key] !== null && typeof raw[key] === 'object')
+  if (few) {
     throw new UserError(
-      `${file}: quantization_config is set, and quantised weights are not supported. Use the F32, F16 or BF16 model, or a GGUF file.`,
+      `${file}: ${few} is set, and quantised weights are not supported. Use the F32, F16 or BF16 model, or a GGUF file.`,
     )
   }
   const partial = raw.partial_rotary_factor ?? 1

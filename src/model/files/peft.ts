@@ -77,6 +77,11 @@ export function kaimingUniform(rank: number, inputs: number, seed: number): Floa
 /** Reads an adapter folder whole. Throws UserError naming file and key or tensor for what is missing, wrong or not supported. */
 export async function readAdapter(dir: string): Promise<Adapter> {
   const configPath = join(dir, CONFIG)
+  const kind = await kindOf(dir)
+  if (kind !== 'folder')
+    throw new UserError(
+      `${kind === 'file' ? `${dir} is a file` : `There is no folder ${dir}`}. An adapter is given as a local folder in PEFT's format, such as a run's checkpoint.`,
+    )
   if ((await kindOf(configPath)) !== 'file')
     throw new UserError(`${dir} has no ${CONFIG}, so it is not a PEFT adapter folder.${checkpointHint(dir)}`)
   const config = parseAdapterConfig(await readJson(configPath), configPath)
