@@ -5,12 +5,13 @@
  */
 import { createHash } from 'node:crypto'
 import { createWriteStream } from 'node:fs'
-import { copyFile, mkdir, readdir, rename, rm, stat, symlink } from 'node:fs/promises'
+import { copyFile, readdir, rename, rm, stat, symlink } from 'node:fs/promises'
 import { hostname } from 'node:os'
 import { dirname, join, relative, sep } from 'node:path'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { ReadableStream } from 'node:stream/web'
+import { makeFolder } from './folders.ts'
 import { isAlive } from './processes.ts'
 import { moveTo } from './renames.ts'
 
@@ -53,8 +54,8 @@ export async function fetchHubFile(
   if (await isWhole(link)) return link
   const blobs = join(repoFolder, 'blobs')
   const blob = join(blobs, hash)
-  await mkdir(blobs, { recursive: true })
-  await mkdir(dirname(link), { recursive: true })
+  makeFolder(blobs)
+  makeFolder(dirname(link))
   await removeLeftovers(blobs)
   const part = join(blobs, `${hash}.${hostname()}-${process.pid}-${++parts}.part`)
   try {

@@ -4,8 +4,9 @@
  * the files of the requested split are downloaded. If the cache has them, the network is not used. HF_HUB_OFFLINE=1 forbids downloads.
  */
 import { existsSync } from 'node:fs'
-import { mkdir, readdir, readFile } from 'node:fs/promises'
+import { readdir, readFile } from 'node:fs/promises'
 import { basename, dirname, extname, join, sep } from 'node:path'
+import { makeFolder } from '../common/folders.ts'
 import { UserError } from '../common/errors.ts'
 import { hubAccess, hubCache, hubFailure, hubUrl, isOffline } from '../common/hub.ts'
 import { fetchHubFile, sizeOf, type HubEntry } from '../common/hub-file.ts'
@@ -163,7 +164,7 @@ async function download(id: string, revision: string, repoFolder: string, option
     [listOf(repoFolder, sha), JSON.stringify([...entries.keys()])],
     [join(repoFolder, 'refs', revision), sha],
   ] as const) {
-    await mkdir(dirname(file), { recursive: true })
+    makeFolder(dirname(file))
     if (basename(file) !== sha) writeFileAtomic(file, text)
   }
   return wanted.map((path) => join(repoFolder, 'snapshots', sha, path))

@@ -6,9 +6,10 @@
  */
 import { createHash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
-import { appendFile, mkdir } from 'node:fs/promises'
+import { appendFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import type { OpenAI } from 'openai'
+import { makeFolder } from '../common/folders.ts'
 import { causeOf, messageOf, UserError } from '../common/errors.ts'
 import { isFullDisk } from '../common/faults.ts'
 import { fetchWhole } from '../common/patient-fetch.ts'
@@ -219,7 +220,7 @@ export class Judge {
     const file = this.#options.cacheFile
     if (!file) return
     try {
-      await mkdir(dirname(file), { recursive: true })
+      makeFolder(dirname(file))
       // The leading newline ends a line that a killed run may have left incomplete.
       await appendFile(file, `\n${JSON.stringify({ key, text })}`)
     } catch (error) {

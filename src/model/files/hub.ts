@@ -5,8 +5,9 @@
  *  - The revision's name is written last, so that a download which was cut off is taken up again and never counts as whole.
  */
 import { existsSync } from 'node:fs'
-import { mkdir, readFile, writeFile } from 'node:fs/promises'
+import { readFile, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
+import { makeFolder } from '../../common/folders.ts'
 import { UserError } from '../../common/errors.ts'
 import { hubAccess, hubCache, hubFailure, hubUrl, isOffline } from '../../common/hub.ts'
 import { fetchHubFile, sizeOf, type HubEntry } from '../../common/hub-file.ts'
@@ -121,7 +122,7 @@ async function download(id: string, repoFolder: string): Promise<string> {
     )
   for (const name of weights) await fetchFile(name)
   const ref = join(repoFolder, 'refs', REVISION)
-  await mkdir(dirname(ref), { recursive: true })
+  makeFolder(dirname(ref))
   await writeFile(ref, info.sha)
   return join(repoFolder, 'snapshots', info.sha)
 }

@@ -7,8 +7,9 @@
  *  - Decoding never "cleans up" spaces: text must be what the tokens say.
  */
 import { Tokenizer as LibraryTokenizer } from '@huggingface/tokenizers'
-import { mkdir, readdir, readFile } from 'node:fs/promises'
+import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { makeFolder } from '../../common/folders.ts'
 import { UserError, messageOf } from '../../common/errors.ts'
 import type { Message, ToolDefinition } from '../../common/types.ts'
 import { rendered, unfinished } from '../chat/messages.ts'
@@ -259,7 +260,7 @@ class HuggingFaceTokenizer implements Tokenizer {
 
   async saveTo(dir: string): Promise<void> {
     const { label, files, tokenizerJson, tokenizerConfig, chatTemplate } = this.#parts
-    await mkdir(dir, { recursive: true })
+    makeFolder(dir)
     for (const file of files ?? []) await writeWhole(join(dir, file), [await readFile(join(label, file))])
     const written = new Set(files)
     if (!written.has('tokenizer.json')) await writeWhole(join(dir, 'tokenizer.json'), [JSON.stringify(tokenizerJson)])
