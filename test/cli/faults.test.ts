@@ -198,10 +198,7 @@ os.close(master)
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))`,
   )
   const train = [process.execPath, `${root}/train.js`, '@', 'run.toml', '--trainer.args.run_name', 'closed']
-  const child = spawn('python3', [script, 'step    2/5000', ...train, '--trainer.args.max_steps', '5000'], { cwd: runs.dir })
-  let out = ''
-  child.stdout.on('data', (piece: Buffer) => (out += piece.toString()))
-  await new Promise((resolve) => child.on('close', resolve))
+  const out = await saidBy('python3', [script, 'step    2/5000', ...train, '--trainer.args.max_steps', '5000'])
   expect(out).toBe('0\n')
   const last = stepsOf('closed').at(-1) as number
   expect(last).toBeLessThan(5000)
@@ -230,10 +227,7 @@ wait $pid; echo "code $?"
 cp -r disk/run after`,
     )
     const words = [`${root}/train.js`, '@', 'run.toml', ...['output_dir', 'disk', 'run_name', 'run', 'max_steps', '5', 'save_steps', '1', 'max_async_level', '0'].map((word, i) => (i % 2 ? word : `--trainer.args.${word}`))] // prettier-ignore
-    const child = spawn('unshare', ['-rm', 'bash', script, process.execPath, ...words], { cwd: runs.dir })
-    let out = ''
-    child.stdout.on('data', (piece: Buffer) => (out += piece.toString()))
-    await new Promise((resolve) => child.on('close', resolve))
+    const out = await saidBy('unshare', ['-rm', 'bash', script, process.execPath, ...words])
     const said = readFileSync(runs.path('full.out'), 'utf8')
     expect(out, said).toBe('code 0\n')
     expect(said).toMatch(
@@ -275,10 +269,7 @@ wait $pid; echo "code $?"
 cp -r small/run refull`,
     )
     const words = [`${root}/train.js`, '@', 'run.toml', ...['output_dir', 'small', 'run_name', 'run', 'max_steps', '2', 'save_steps', '1'].map((word, i) => (i % 2 ? word : `--trainer.args.${word}`))] // prettier-ignore
-    const child = spawn('unshare', ['-rm', 'bash', script, process.execPath, ...words], { cwd: runs.dir })
-    let out = ''
-    child.stdout.on('data', (piece: Buffer) => (out += piece.toString()))
-    await new Promise((resolve) => child.on('close', resolve))
+    const out = await saidBy('unshare', ['-rm', 'bash', script, process.execPath, ...words])
     const said = readFileSync(runs.path('refull.out'), 'utf8')
     expect(out, said).toBe('code 0\n')
     expect(said).toContain('warning: the disk is full: no room for what is kept of the steps up to 1. The run waits for room')
@@ -288,6 +279,15 @@ cp -r small/run refull`,
     expect(brokenBecause(runs.path('refull/checkpoints/step_2'))).toBeUndefined()
   },
 )
+
+/** What a command prints, in the folder of the runs, once it has ended. */
+async function saidBy(command: string, words: string[]): Promise<string> {
+  const child = spawn(command, words, { cwd: runs.dir })
+  let out = ''
+  child.stdout.on('data', (piece: Buffer) => (out += piece.toString()))
+  await new Promise((resolve) => child.on('close', resolve))
+  return out
+}
 
 /** `node cli.js serve` as the server that a run samples from. */
 async function serve(port: number): Promise<{ url: string; kill: () => void }> {

@@ -209,18 +209,16 @@ async function ask(
   })
   ended.catch(() => {})
   let failed: { failed: string; message: string } | undefined
-  let done: { done: true; waits: boolean } | undefined
-  let waits = false
+  let [done, waits] = [false, false]
   try {
     for await (const text of createInterface({ input: child.stdout!, crlfDelay: Infinity })) {
       const line = exactJson(text) as Record<string, unknown>
       if (typeof line.failed === 'string') failed = line as { failed: string; message: string }
-      else if (line.done === true) done = line as { done: true; waits: boolean }
+      else if (line.done === true) [done, waits] = [true, line.waits === true]
       else onLine(line)
-      if (done?.waits) break
+      if (waits) break
     }
-    if (done?.waits && !late) {
-      waits = true
+    if (waits && !late) {
       letWait(child)
       return child
     }
@@ -238,7 +236,7 @@ async function ask(
   } finally {
     clearTimeout(timer)
     process.off('exit', kill)
-    if (!waits) kill()
+    if (!waits || late) kill()
   }
 }
 

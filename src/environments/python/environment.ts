@@ -48,17 +48,15 @@ export async function loadPythonEnvironment(
   const base = resolve(options.base ?? '.')
   const wish: PythonWish = { id, args, kwargs: options.kwargs ?? {}, python: needPython(id, options.python, base), base }
   const about = await describe(wish)
-  try {
-    if (about.message_type !== 'chat')
-      throw new UserError(
-        `environment ${id}: its message_type is ${about.message_type}; only chat environments can be trained on.`,
-      )
-    if (about.train === 0) throw new UserError(`environment ${id}: it has no rows to train on.`)
-  } catch (error) {
-    if (about.waiting) killGroup(about.waiting)
-    throw error
-  }
-  return new PythonEnv(wish, about, options)
+  const wrong =
+    about.message_type !== 'chat'
+      ? `its message_type is ${about.message_type}; only chat environments can be trained on`
+      : about.train === 0
+        ? 'it has no rows to train on'
+        : undefined
+  if (wrong === undefined) return new PythonEnv(wish, about, options)
+  if (about.waiting) killGroup(about.waiting)
+  throw new UserError(`environment ${id}: ${wrong}.`)
 }
 
 /** An environment that runs in Python. */
