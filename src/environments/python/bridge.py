@@ -224,8 +224,7 @@ def serve(wish):
         return
     give_up_after(MOST_DEATHS)
     folder = os.path.dirname(wish["address"].removeprefix("ipc://"))
-    if processes.FORKS:
-        processes.fork_workers(folder)
+    end_workers = processes.fork_workers(folder) if processes.FORKS else lambda: None
     import multiprocessing
 
     from verifiers.serve import ZMQEnvServer
@@ -233,16 +232,19 @@ def serve(wish):
     # Workers end when this process does, even if it is killed.
     reader, writer = multiprocessing.Pipe(duplex=False)
     threading.Thread(target=processes.end_with, args=(sys.stdin.buffer, writer, folder), daemon=True).start()
-    ZMQEnvServer.run_server(
-        wish["id"],
-        wish["args"],
-        wish["kwargs"],
-        address=wish["address"],
-        num_workers=wish["workers"],
-        worker_heartbeat_timeout=wish["heartbeat"],
-        stats_log_interval=600.0,
-        death_pipe=reader,
-    )
+    try:
+        ZMQEnvServer.run_server(
+            wish["id"],
+            wish["args"],
+            wish["kwargs"],
+            address=wish["address"],
+            num_workers=wish["workers"],
+            worker_heartbeat_timeout=wish["heartbeat"],
+            stats_log_interval=600.0,
+            death_pipe=reader,
+        )
+    finally:
+        end_workers()
 
 
 def main():

@@ -83,6 +83,7 @@ def fork_workers(folder):
     """
     Makes verifiers start its workers with multiprocessing's "forkserver" in place of "spawn". The fork server is forked from this process, which has
     imported verifiers, where multiprocessing would start a new Python. Must run before anything here starts a thread. Its socket lies in `folder`.
+    Returns a function that ends the fork server and waits for it: otherwise it would outlive this process by a moment.
     """
     from multiprocessing import current_process, forkserver, get_context, util
 
@@ -91,8 +92,9 @@ def fork_workers(folder):
         from verifiers.serve.server import env_router
     except ImportError:
         # Another version of verifiers may not have them: leave it as it is.
-        return
+        return lambda: None
     start = util.spawnv_passfds
+    servers = []
 
     def start_here(path, args, fds):
         program = args[-1]
@@ -100,6 +102,7 @@ def fork_workers(folder):
             return start(path, args, fds)
         child = fork()
         if child != 0:
+            servers.append(child)
             return child
         try:
             keep_only({0, 1, 2, *fds})
@@ -115,6 +118,17 @@ def fork_workers(folder):
     finally:
         util.spawnv_passfds = start
     env_router.mp = types.SimpleNamespace(get_context=lambda _: get_context("forkserver"))
+
+    def end():
+        for server in servers:
+            try:
+                if not os.waitpid(server, os.WNOHANG)[0]:
+                    os.kill(server, signal.SIGKILL)
+                    os.waitpid(server, 0)
+            except ChildProcessError:
+                pass  # multiprocessing has found it dead
+
+    return end
 
 
 def keep_only(wanted):
