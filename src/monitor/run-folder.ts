@@ -79,7 +79,7 @@ function safe(text: string): string {
 
 /**
  * Makes or opens the folder of a run and takes its lock.
- * @throws UserError when the name cannot be a folder, the folder holds something and `resume` is off, there is nothing to resume, or
+ * @throws UserError when the name cannot be a folder, the folder holds something and `resume` is off, there is no run to resume, or
  *   another process holds it
  */
 export function openRunFolder(options: RunFolderOptions): RunFolder {
@@ -100,6 +100,11 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
   let release: ReleaseLock | undefined
   let made = false
   try {
+    if (resume && !isOfRun(path)) {
+      throw new UserError(
+        `Nothing to resume: ${path} is not the folder of a run, as it has no config.toml. Give the folder outputs/<run_name>, or for one of its checkpoints --run-name <run_name> --resume step N.`,
+      )
+    }
     made = makeFolder(path).includes(resolve(path))
     release = acquireLock(join(path, lockName), path)
     // Processes that are trying to get the lock may have files beside it.
@@ -118,6 +123,13 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
       `Cannot ${before ? 'write into' : 'make'} the run folder ${path}: ${messageOf(error)}. Choose another output_dir, or fix this.`,
     )
   }
+}
+
+/** Whether a folder is a run's, and not one of its checkpoints or the folder of all runs. A run that was killed at once may have no config.toml yet. */
+function isOfRun(path: string): boolean {
+  const names = readdirSync(path)
+  const early = (name: string) => ['logs', 'checkpoints', 'rollouts'].includes(name) || /^(run\.lock|config\.toml)/.test(name)
+  return names.includes('config.toml') || names.includes('metrics.jsonl') || names.every(early)
 }
 
 /** An open run folder. Made by `openRunFolder`; holds the folder's lock until `close` or the end of the process. */

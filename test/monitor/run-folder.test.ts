@@ -68,6 +68,15 @@ test('what cannot be a run folder is refused in one sentence', () => {
   expect(errorOf(() => open(base, { resume: true }), base)).toMatchInlineSnapshot(
     `"Nothing to resume: outputs/first does not exist. Leave --resume out to start it, or correct run_name."`,
   )
+  // A checkpoint, named as `resume_from_checkpoint` names one: a whole new run would be made inside it.
+  mkdirSync(join(base, 'run', 'step_1'), { recursive: true })
+  writeFileSync(join(base, 'run', 'step_1', 'STABLE'), '{}')
+  for (const runName of ['step_1', 'run']) {
+    const outputDir = runName === 'run' ? base : join(base, 'run')
+    expect(errorOf(() => open(outputDir, { runName, resume: true }), base)).toContain('is not the folder of a run')
+  }
+  expect(readdirSync(join(base, 'run'), { recursive: true })).toEqual(['step_1', join('step_1', 'STABLE')])
+  rmSync(join(base, 'run'), { recursive: true })
   for (const runName of ['', '..', '../x', 'a/b', 'a\\b', '.hidden', 'a\n', 'a.', 'a ', 'x'.repeat(201)]) {
     expect(errorOf(() => open(base, { runName }), base)).toContain('cannot be the name of a folder')
   }
