@@ -33,7 +33,11 @@ export function acquireLock(path: string, folder: string): ReleaseLock {
     since: new Date().toISOString(),
   } satisfies Holder)
   for (let attempt = 0; attempt < 10; attempt++) {
-    if (writeNew(path, mine)) return holdUntilExit(path, mine)
+    if (writeNew(path, mine)) {
+      // A process that was killed in its turn (removeDead) left it. Whoever has it now finds our lock, and removes nothing.
+      rmSync(turnOf(path), { force: true })
+      return holdUntilExit(path, mine)
+    }
     const text = readOrNull(path)
     if (text === null) continue
     const holder = parse(text)
@@ -78,12 +82,14 @@ function writeNew(path: string, text: string): boolean {
 
 const codeOf = (error: unknown) => (error as NodeJS.ErrnoException).code ?? ''
 
+const turnOf = (path: string): string => `${path}.turn`
+
 /**
  * Removes a dead lock. Only one process at a time may do so: otherwise a slow process that found the lock dead could remove the new lock of a faster
  * one, and two would hold the folder. Does nothing while another process has its turn; the turn of a killed process ends after a few seconds.
  */
 function removeDead(path: string, dead: string): void {
-  const turn = `${path}.turn`
+  const turn = turnOf(path)
   if (!writeNew(turn, String(process.pid))) {
     if (!isRecent(turn, true)) rmSync(turn, { force: true })
     return

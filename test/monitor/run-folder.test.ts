@@ -299,12 +299,12 @@ test('a run that had saved nothing goes back to before its first evaluation; wha
   new RolloutWriter(first).write(0, 'eval', scored([rollout()]))
   first.close()
   const path = join(base, 'first')
-  for (const name of ['metrics.jsonl.99.tmp', 'logs/latest.99.tmp', 'run.lock.4194304.tmp', `run.lock.${process.ppid}.tmp`])
-    writeFileSync(join(path, name), '')
+  const left = ['metrics.jsonl.99.tmp', 'logs/latest.99.tmp', 'rollouts/step_0.jsonl.99.tmp', 'run.lock.4194304.tmp']
+  for (const name of [...left, `run.lock.${process.ppid}.tmp`, 'run.lock.turn']) writeFileSync(join(path, name), '')
   const again = open(base, { resume: true })
   // One that belongs to a process which is there may be another that wants the folder.
   expect(readdirSync(path).filter((name) => name.endsWith('.tmp'))).toEqual([`run.lock.${process.ppid}.tmp`])
-  expect(readdirSync(join(path, 'logs'))).not.toContain('latest.99.tmp')
+  for (const name of [...left, 'run.lock.turn']) expect(existsSync(join(path, name)), name).toBe(false)
   expect(again.rewind(-1)).toEqual({ metricsRows: 2, rolloutFiles: 2, checkpoints: [] })
   expect(readMetrics(again.metricsPath)).toEqual([])
   expect(readdirSync(join(path, 'rollouts'))).toEqual([])
