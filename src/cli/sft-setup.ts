@@ -28,7 +28,7 @@ import { Trainer } from '../trainer/trainer.ts'
 import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
 import { checkModelFolder } from './out-file.ts'
 import { closeAll, giveUp } from './opening.ts'
-import { dataChanges, noteFork, RunCheckpoints } from './train-checkpoints.ts'
+import { dataChanges, originOf, RunCheckpoints } from './train-checkpoints.ts'
 import { keepConfig, openFolder, tellDisk } from './train-folder.ts'
 import { openAdapter } from './train-inputs.ts'
 import { adapterConfig, trainerOptions, whatToTrain } from './trainer-options.ts'
@@ -121,14 +121,16 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
   try {
     const { config, line } = withMicroBatch(loaded, source, adapterWords(gpu))
     const { args } = config.trainer
-    folder = openFolder(config, loaded)
+    const skipped: string[] = []
+    const origin = loaded.fork && (await originOf(loaded.fork, (line) => skipped.push(line)))
+    folder = openFolder(config, loaded, origin)
     opened.push(folder)
     const logger = createLogger(folder.logPath)
     const progress = new Progress()
     const { max_steps: maxSteps, logging_steps: linesEvery } = args
     const out = new RunConsole({ progress, maxSteps, supervised: true, panel: true, linesEvery, samplesEvery: 0, logger })
     opened.push(logger, out)
-    if (loaded.fork) await noteFork(folder, loaded.fork, out)
+    for (const line of skipped) out.warn(line)
     out.gpuBytes = () => gpu.pool.bytesInUse
     out.print(`adapter  ${gpu.facts.name}${gpu.facts.software ? ' (software: no GPU was found, so this is slow)' : ''}`)
     out.print(`run      ${folder.path}`)

@@ -9,9 +9,8 @@ import type { Metrics } from '../common/types.ts'
 import type { Fork, Loaded, Resume } from '../config/load.ts'
 import type { CkptConfig } from '../config/ckpt-schema.ts'
 import { counted, formatNumber } from '../monitor/format.ts'
-import { writeFileAtomic } from '../monitor/files.ts'
 import { readMetrics } from '../monitor/metrics-writer.ts'
-import type { RewindReport, RunFolder } from '../monitor/run-folder.ts'
+import type { Origin, RewindReport, RunFolder } from '../monitor/run-folder.ts'
 import {
   loadCheckpoint,
   newestCheckpoint,
@@ -26,14 +25,10 @@ import type { ReferenceSync } from '../trainer/reference-sync.ts'
 import { learningRateAt } from '../trainer/schedule.ts'
 import type { Trainer } from '../trainer/trainer.ts'
 
-/** An entry of state.json beside the caller's own: where a fork came from. */
-interface Origin {
-  /** Run folder and step. */
-  from: string
-  step: number
-}
-
-/** Another entry: the micro-batch tokens that the config asks for, and those in use, which are fewer if memory was too small for them. */
+/**
+ * An entry of state.json beside the caller's own: the micro-batch tokens that the config asks for, and those in use, which are fewer if memory was too
+ * small for them.
+ */
 interface MicroBatchTokens {
   asked: number
   used: number
@@ -54,13 +49,11 @@ interface CheckpointParts {
   warn: (line: string) => void
 }
 
-/** The file that says where a fork came from, until its first own checkpoint does. */
-const ORIGIN = 'fork.json'
-
 /** Loads and saves the checkpoints of one run. */
 export class RunCheckpoints {
   readonly #parts: CheckpointParts
   #best: Best | undefined
+  /** Of a fork; each state.json has it as `forked_from`. */
   #origin: Origin | undefined
 
   constructor(parts: CheckpointParts) {
@@ -74,7 +67,7 @@ export class RunCheckpoints {
    * @throws UserError where that checkpoint is missing, incomplete, or of another kind of run
    */
   async begin({ resume, fork }: Pick<Loaded<unknown>, 'resume' | 'fork'>): Promise<CheckpointState | undefined> {
-    const origin = fork && readOrigin(this.#parts.folder)
+    const origin = fork && this.#parts.folder.origin
     if (origin) return await this.#fork(origin)
     return resume && (await this.#resume(resume))
   }
@@ -97,8 +90,7 @@ export class RunCheckpoints {
     }
     if (!dir) {
       const gone = removed(await this.#rewind(-1))
-      const origin = readOrigin(folder)
-      if (origin) return await this.#fork(origin)
+      if (folder.origin) return await this.#fork(folder.origin)
       print(`resumed  nothing was saved yet: starting from the first step${gone}`)
       return undefined
     }
@@ -216,16 +208,10 @@ export class RunCheckpoints {
 }
 
 /**
- * Records where a fork comes from, before anything else: if it is killed before its first checkpoint, it starts from there again.
+ * Where a fork begins: the latest intact checkpoint and the best one are looked up.
  * @throws UserError where that checkpoint does not exist
  */
-export async function noteFork(folder: RunFolder, fork: Fork, out: { warn: (line: string) => void }): Promise<void> {
-  const origin = await originOf(fork, (line) => out.warn(line))
-  const write = () => writeFileAtomic(join(folder.path, ORIGIN), `${JSON.stringify(origin, null, 2)}\n`)
-  await whenThereIsRoom(ORIGIN, write, (line) => out.warn(line))
-}
-
-async function originOf({ dir, step }: Fork, warn: (line: string) => void): Promise<Origin> {
+export async function originOf({ dir, step }: Fork, warn: (line: string) => void): Promise<Origin> {
   const root = join(dir, 'checkpoints')
   if (!existsSync(root)) throw new UserError(`--fork ${dir}: this is not the folder of a run: it has no checkpoints.`)
   const named = step === 'best' ? bestStep(dir) : step
@@ -262,11 +248,6 @@ export function bestStep(dir: string): number | undefined {
       end = newest.step
     }
   }
-}
-
-function readOrigin(folder: RunFolder): Origin | undefined {
-  const file = join(folder.path, ORIGIN)
-  return existsSync(file) ? (JSON.parse(readFileSync(file, 'utf8')) as Origin) : undefined
 }
 
 /** What a rewind removed, in words. */

@@ -8,7 +8,7 @@ import type { SftConfig } from '../config/sft-schema.ts'
 import { stringifyConfig } from '../config/toml-write.ts'
 import type { ModelConfig } from '../model/types.ts'
 import type { RunConsole } from '../monitor/terminal/console.ts'
-import { openRunFolder, type RunFolder } from '../monitor/run-folder.ts'
+import { openRunFolder, type Origin, type RunFolder } from '../monitor/run-folder.ts'
 import { cut } from '../monitor/terminal/text-width.ts'
 import { compareConfigs, readConfig } from '../monitor/view/config.ts'
 import type { FlatValue } from '../monitor/view/types.ts'
@@ -24,13 +24,17 @@ export function placeOf(
   return { output_dir: isThere ? output_dir : dirname(dir), run_name: basename(dir) }
 }
 
-/** Opens the run's folder, new or to resume. @throws UserError if it cannot be opened */
-export function openFolder(config: RunConfig | SftConfig, { resume }: Pick<Loaded<unknown>, 'resume'>): RunFolder {
+/** Opens the run's folder, new or to resume. @param origin of a fork @throws UserError if it cannot be opened */
+export function openFolder(
+  config: RunConfig | SftConfig,
+  { resume }: Pick<Loaded<unknown>, 'resume'>,
+  origin: Origin | undefined,
+): RunFolder {
   const { args } = config.trainer
   const place = placeOf(resume, args)
   // The type assertion keeps the kind of config, which the spread loses.
   const named = { ...config, trainer: { ...config.trainer, args: { ...args, ...place } } } as typeof config
-  const options = { outputDir: place.output_dir, runName: place.run_name, resume: !!resume }
+  const options = { outputDir: place.output_dir, runName: place.run_name, resume: !!resume, origin }
   return openRunFolder({ ...options, configText: stringifyConfig(named) })
 }
 

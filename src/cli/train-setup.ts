@@ -34,7 +34,7 @@ import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-mem
 import { closeAll, giveUp } from './opening.ts'
 import { toolCallParser } from './tool-calls.ts'
 import { adapterConfig, trainerOptions, whatToTrain } from './trainer-options.ts'
-import { dataChanges, noteFork, RunCheckpoints } from './train-checkpoints.ts'
+import { dataChanges, originOf, RunCheckpoints } from './train-checkpoints.ts'
 import { keepConfig, openFolder, tellDisk } from './train-folder.ts'
 import { openInputs, type Inputs } from './train-inputs.ts'
 import { openSampler } from './train-sampler.ts'
@@ -72,7 +72,9 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     limitMemory(gpu, loaded.config.trainer.args.gpu_memory)
     const { config, line } = withMicroBatch(loaded, { ...model, reference: refModel }, adapterWords(gpu))
     const { args } = config.trainer
-    folder = openFolder(config, loaded)
+    const skipped: string[] = []
+    const origin = loaded.fork && (await originOf(loaded.fork, (line) => skipped.push(line)))
+    folder = openFolder(config, loaded, origin)
     opened.push(folder)
     const monitor = new Monitor({
       folder,
@@ -87,7 +89,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       samplesCount: args.num_completions_to_print,
     })
     opened.push(monitor)
-    if (loaded.fork) await noteFork(folder, loaded.fork, monitor.console)
+    for (const line of skipped) monitor.console.warn(line)
     monitor.console.gpuBytes = () => gpu.pool.bytesInUse
     announce(monitor, loaded, gpu, folder, inputs.notices)
     monitor.console.dim(...firstPrompts(environments, inputs))

@@ -40,6 +40,7 @@ import { acquireLock } from './run-lock.ts'
 import type { ReleaseLock } from './run-lock.ts'
 
 const lockName = 'run.lock'
+const originName = 'fork.json'
 
 export interface RunFolderOptions {
   /** The folder for runs; made when missing. */
@@ -49,6 +50,14 @@ export interface RunFolderOptions {
   configText: string
   /** Go on with an existing run; then call `rewind`. */
   resume?: boolean
+  /** Of a fork: where it begins. Written before anything else: a fork that is killed before its first checkpoint begins there again. */
+  origin?: Origin
+}
+
+/** Where a fork came from: the folder of a run, and a step that it saved. */
+export interface Origin {
+  from: string
+  step: number
 }
 
 /** What a rewind removed: rows of metrics and files of rollouts, and the checkpoints that it renamed. */
@@ -83,7 +92,7 @@ function safe(text: string): string {
  *   another process holds it
  */
 export function openRunFolder(options: RunFolderOptions): RunFolder {
-  const { outputDir, runName, configText, resume = false } = options
+  const { outputDir, runName, configText, resume = false, origin } = options
   if (!FOLDER_NAME.test(runName)) {
     throw new UserError(
       `run_name ${JSON.stringify(runName)} cannot be the name of a folder: use letters, digits, '-', '_' and '.', at most 200.`,
@@ -113,6 +122,7 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
         `${path} already holds a run: choose another run_name, continue it with --resume, or delete the folder.`,
       )
     }
+    if (origin) writeFileAtomic(join(path, originName), `${JSON.stringify(origin, null, 2)}\n`)
     return new RunFolder(path, runName, configText, release, made)
   } catch (error) {
     // On a full disk, remove the incomplete new folder, which would block the name. After a UserError it belongs to another run.
@@ -128,7 +138,8 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
 /** Whether a folder is a run's, and not one of its checkpoints or the folder of all runs. A run that was killed at once may have no config.toml yet. */
 function isOfRun(path: string): boolean {
   const names = readdirSync(path)
-  const early = (name: string) => ['logs', 'checkpoints', 'rollouts'].includes(name) || /^(run\.lock|config\.toml)/.test(name)
+  const early = (name: string) =>
+    ['logs', 'checkpoints', 'rollouts'].includes(name) || /^(run\.lock|config\.toml|fork\.json)/.test(name)
   return names.includes('config.toml') || names.includes('metrics.jsonl') || names.every(early)
 }
 
@@ -196,6 +207,12 @@ export class RunFolder {
   /** Token ids and log-probabilities of a step's rollouts, one a line, in the order of `rolloutsPath`. */
   tokensPath(step: number): string {
     return join(this.path, 'rollouts', `step_${step}.tokens.jsonl`)
+  }
+
+  /** What fork.json says; undefined where the run is no fork. */
+  get origin(): Origin | undefined {
+    const text = textOf(join(this.path, originName))
+    return text === '' ? undefined : (JSON.parse(text) as Origin)
   }
 
   checkpointPath(step: number): string {
@@ -283,7 +300,7 @@ export class RunFolder {
     this.#closed = true
     if (!release) return
     if (!this.#hasResults()) {
-      for (const name of ['config.toml', 'metrics.jsonl', 'fork.json', 'logs', 'rollouts', 'checkpoints']) {
+      for (const name of ['config.toml', 'metrics.jsonl', originName, 'logs', 'rollouts', 'checkpoints']) {
         rmSync(join(this.path, name), { recursive: true, force: true })
       }
     }

@@ -186,6 +186,23 @@ test('of several processes that find a dead lock, or a new folder, one at a time
   open(base, { runName: 'second' })
 })
 
+test('a fork that is killed while its folder is made is still a fork when it is resumed', async () => {
+  const base = temporaryFolder()
+  const at = (path: string) => JSON.stringify(pathToFileURL(join(import.meta.dirname, '../../src', path)).href)
+  const code = `
+    import fs from 'node:fs'
+    import { syncBuiltinESMExports } from 'node:module'
+    const { mkdirSync } = fs
+    fs.mkdirSync = (path, ...more) => (path.endsWith('logs') ? process.kill(process.pid, 'SIGKILL') : mkdirSync(path, ...more))
+    syncBuiltinESMExports()
+    const { openRunFolder } = await import(${at('monitor/run-folder.ts')})
+    openRunFolder({ outputDir: ${JSON.stringify(base)}, runName: 'first', configText: '', origin: { from: 'other', step: 2 } })`
+  await once(spawn(process.execPath, ['--input-type=module', '-e', code]), 'exit')
+  expect(readdirSync(join(base, 'first'))).not.toContain('config.toml')
+  expect(open(base, { resume: true }).origin).toEqual({ from: 'other', step: 2 })
+  expect(open(base, { runName: 'second' }).origin).toBeUndefined()
+})
+
 test('rewind: later rows, rollouts and checkpoints go; earlier ones stay, byte for byte', () => {
   const base = temporaryFolder()
   const first = open(base)
