@@ -50,7 +50,7 @@ export function acquireLock(path: string, folder: string): ReleaseLock {
           `${unless && `; if that process ${unless}, delete ${path}`}.`,
       )
     }
-    removeDead(path, text)
+    removeDead(path, { dead: text, mine })
   }
   throw new UserError(`Other processes are opening ${folder} at the same time: try again, or choose another run_name.`)
 }
@@ -86,18 +86,22 @@ const turnOf = (path: string): string => `${path}.turn`
 
 /**
  * Removes a dead lock. Only one process at a time may do so: otherwise a slow process that found the lock dead could remove the new lock of a faster
- * one, and two would hold the folder. Does nothing while another process has its turn; the turn of a killed process ends after a few seconds.
+ * one, and two would hold the folder. Does nothing while another process has its turn. The turn of a killed process of this machine ends at once, and
+ * any other one after a few seconds.
  */
-function removeDead(path: string, dead: string): void {
+function removeDead(path: string, { dead, mine }: { dead: string; mine: string }): void {
   const turn = turnOf(path)
-  if (!writeNew(turn, String(process.pid))) {
-    if (!isRecent(turn, true)) rmSync(turn, { force: true })
+  if (!writeNew(turn, mine)) {
+    const holder = parse(readOrNull(turn) ?? '')
+    if ((holder && whyHeld(holder) === null) || !isRecent(turn, true)) rmSync(turn, { force: true })
     return
   }
+  // Several processes may have ended a dead turn, one of them the turn that another had taken meanwhile.
+  const isMine = () => readOrNull(turn) === mine
   try {
-    if (readOrNull(path) === dead) rmSync(path, { force: true })
+    if (isMine() && readOrNull(path) === dead) rmSync(path, { force: true })
   } finally {
-    rmSync(turn, { force: true })
+    if (isMine()) rmSync(turn, { force: true })
   }
 }
 

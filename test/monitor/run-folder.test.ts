@@ -180,6 +180,10 @@ test('of several processes that find a dead lock, or a new folder, one at a time
   utimesSync(`${lock}.turn`, new Date(Date.now() - 60_000), new Date(Date.now() - 60_000))
   open(base, { resume: true }).close()
   expect(existsSync(`${lock}.turn`)).toBe(false)
+  // The same a moment ago: a run that is killed at its start can be resumed at once.
+  for (const file of [lock, `${lock}.turn`]) writeFileSync(file, dead)
+  open(base, { resume: true }).close()
+  expect(existsSync(`${lock}.turn`)).toBe(false)
   // What another writes aside, to have the lock of a new folder, is no run in it.
   mkdirSync(join(base, 'second'))
   writeFileSync(join(base, 'second', `run.lock.${process.ppid}.tmp`), '')
