@@ -117,6 +117,87 @@ test.each([
 ])('tojson: %s', (template, text) => expect(written(template)).toBe(text))
 
 test.each([
+  ["{{ xs | select('odd') | list }} {{ xs | reject('odd') | join }} {{ ['', 'a', none] | select | list }}", "[3, 1] 2 ['a']"],
+  [
+    "{{ xs | select('gt', 1) | list }} {{ xs | select('in', [1, 2]) | sum }} {{ xs | sum }} {{ xs | min }}{{ xs | max }}",
+    '[3, 2] 3 6 13',
+  ],
+  [
+    "{{ messages | sum(attribute='content.a') }} {{ ['b', 'A'] | max }} {{ [] | max }}|{{ [[1], [2]] | sum(start=[]) }}",
+    '3 b |[1, 2]',
+  ],
+  [
+    "{{ messages | unique(attribute='role') | list | count }} {{ ['a', 'A'] | unique(case_sensitive=true) | list }}",
+    "2 ['a', 'A']",
+  ],
+  [
+    "{{ 'ab' | list }} {{ 'ab' | first }}{{ 'ab' | last }} {{ pairs | list }} {{ face | reverse }} {{ 5 | replace('5', '6') }}",
+    "['a', 'b'] ab ['b', 'a'] x\u{1f600} 6",
+  ],
+  [
+    "{{ none | d('x') }} {{ none | d('x', true) }} {{ 0 | default(boolean=true, default_value=7) }} {{ missing | d }}|",
+    'None x 7 |',
+  ],
+  ['{{ pairs | dictsort }} {{ pairs | items | list }}', "[('a', 2), ('b', 1)] [('b', 1), ('a', 2)]"],
+])('filters: %s', (template, text) => expect(written(template)).toBe(text))
+
+test.each([
+  [
+    "{{ 4 is divisibleby 2 }} {{ 4 is not divisibleby(3) }} {{ 2 is in xs }} {{ 2 is in [1, 3] and true }} {{ 'a' is eq 'a' }}",
+    'True True True False True',
+  ],
+  [
+    "{{ 1.5 is float }} {{ 1 is lt xs[0] }} {{ 'yes' if xs | length is ge 3 else 'no' }} {{ xs is defined and xs is not none }}",
+    'True True yes True',
+  ],
+  [
+    "{{ 'a' < 'b' }} {{ 'B' < 'a' }} {{ [1, 2] < [1, 3] }} {{ true > 0.5 }} {{ 1 < true }} {{ '\uff5e' < face }}",
+    'True True True True False True',
+  ],
+  ['{{ true + true }} {{ 3 - true }} {{ true * 2.5 }} {{ (xs | length > 2) + 1 }}', '2 2 2.5 2'],
+])('tests and comparisons: %s', (template, text) => expect(written(template)).toBe(text))
+
+test.each([
+  [
+    "{{ 'hello'.find('l') }} {{ 'hello'.rfind('l') }} {{ 'hello'.find('z') }} {{ face.index('x') }} {{ 'banana'.count('an') }}",
+    '2 3 -1 1 2',
+  ],
+  [
+    "{{ xs.index(2) }} {{ xs.count(3) }} {{ 'a\r\nb\n'.splitlines() }} {{ '<think>x'.removeprefix('<think>') }} {{ 'a.py'.removesuffix('.py') }}",
+    "2 1 ['a', 'b'] x a",
+  ],
+  [
+    "{{ '12'.isdigit() }} {{ ''.isdigit() }} {{ 'ab'.isalpha() }} {{ 'A1'.isupper() }} {{ ' \t'.isspace() }} {{ 'a1'.isalnum() }}",
+    'True False True True True True',
+  ],
+  [
+    "{{ 'a=b=c'.partition('=') }} {{ 'a=b=c'.rpartition('=')[0] }} {{ 'a'.partition('=')[2] == '' }}",
+    "('a', '=', 'b=c') a=b True",
+  ],
+])('methods: %s', (template, text) => expect(written(template)).toBe(text))
+
+test.each([
+  ["{% raw %}{{ 'x' }} {% if %}{# no #}é😀{% endraw %}|", "{{ 'x' }} {% if %}{# no #}é😀|"],
+  ['a  {%- raw -%}  b  {%- endraw -%}  c', 'abc'],
+  ['{% raw %}\n  {{ a }}\n  {% endraw %}\nb', '\n  {{ a }}\nb'],
+  ['{% with x = 1, y = xs[0] %}{{ x }}{{ y }}{% endwith %}{{ x }}', '13'],
+  ['{% with %}{% set q = 1 %}{{ q }}{% endwith %}{{ q }}|', '1|'],
+  [
+    'a {%- with x = [1, 2] -%} {% for i in x %}{{ i }}{% if i == 1 %}{% continue %}{% endif %}.{% endfor %} {%- endwith %} b',
+    'a12. b',
+  ],
+])('raw and with: %s', (template, text) => expect(written(template)).toBe(text))
+
+test.each([
+  '{% set r = range(100000) | list %}{% for i in range(99999) %}{{ -1 in r }}{% endfor %}',
+  '{% set r = range(100000) | list %}{% set q = range(100000) | list %}{% for i in range(99999) %}{{ r == q }}{% endfor %}',
+  "{{ range(99999) | select('in', range(100000)) | list | length }}",
+  "{% set t = 'a' * 100000000 %}{% for i in range(99999) %}{{ 'b' in t }}{% endfor %}",
+])('going through long values counts as work: %s', (template) =>
+  expect(() => written(template)).toThrow('the template does too much'),
+)
+
+test.each([
   ['{% if true -%}   {% generation %}   x{% endgeneration %}{% endif %}', '   x'],
   ['a  {% generation %}  x  {% endgeneration %}  {%- if true %}b{% endif %}', 'a    x  b'],
   [

@@ -11,18 +11,20 @@ import {
   made,
   text,
   truth,
+  tuple,
   type Environment,
   type Node,
 } from './library.ts'
+import { NUMBERS, comparison, order, sizeOf } from './order.ts'
 import { pythonText, same, stripped, type Value } from './python-text.ts'
 
 const ITERABLE = new Set(['ArrayValue', 'TupleValue', 'ObjectValue', 'StringValue', 'UndefinedValue'])
-export const NUMBERS = new Set(['IntegerValue', 'FloatValue', 'BooleanValue'])
 /** Tests that the library has otherwise. */
 const TESTS = new Map<string, (value: Value) => boolean>([
   ['iterable', ({ type }) => ITERABLE.has(type)],
   ['sequence', ({ type }) => ITERABLE.has(type)],
   ['number', ({ type }) => NUMBERS.has(type)],
+  ['float', ({ type }) => type === 'FloatValue'],
   ['lower', ({ value }) => value === String(value).toLowerCase() && value !== value.toUpperCase()],
   ['upper', ({ value }) => value === String(value).toUpperCase() && value !== value.toLowerCase()],
 ])
@@ -30,13 +32,26 @@ const TESTS = new Map<string, (value: Value) => boolean>([
 const OF_NOTHING = new Map<string, unknown>([
   ['length', 0],
   ['join', ''],
-  ...['items', 'list', 'map', 'selectattr', 'rejectattr', 'sort', 'reverse', 'unique'].map((name) => [name, []] as const),
+  ...['items', 'list', 'map', 'select', 'reject', 'selectattr', 'rejectattr', 'sort', 'reverse', 'unique'].map(
+    (name) => [name, []] as const,
+  ),
 ])
 
 /** Filters of texts, which are given the text of anything else. */
-const OF_TEXTS = new Set(['lower', 'upper'])
+const OF_TEXTS = new Set(['lower', 'upper', 'replace'])
 /** Filters that are generators. */
-const LAZY = new Set(['map', 'selectattr', 'rejectattr', 'unique', 'reverse', 'items'])
+const LAZY = new Set(['map', 'select', 'reject', 'selectattr', 'rejectattr', 'unique', 'reverse', 'items'])
+/** Filters that go over the letters of a text and the keys of an object. */
+const GOING_OVER = new Set(
+  [...LAZY, 'list', 'join', 'first', 'last', 'sort', 'sum', 'min', 'max'].filter((name) => name !== 'items'),
+)
+/** Filters whose items are pairs. */
+const OF_PAIRS = new Set(['items', 'dictsort'])
+/** Other names of filters. */
+const SAME_AS = new Map([
+  ['count', 'length'],
+  ['d', 'default'],
+])
 
 /** The library's interpreter with filters and tests of its own; whoever extends it counts the work and sends it to them. */
 export abstract class Filtering extends Library {
@@ -76,18 +91,39 @@ export abstract class Filtering extends Library {
     return Number.isFinite(read) ? made(Math.trunc(read)) : (otherwise ?? made(0))
   }
 
+  /** By what values are compared: themselves or an attribute, in small letters. */
+  #key(filter: string, args: Node[], scope: Environment): (item: Value) => Value {
+    const { case_sensitive: exact, attribute } = this.#named(filter, args, ['case_sensitive', 'attribute'], scope)
+    return (item) => {
+      const value = attribute ? (attributeOf(item, attribute) ?? NOTHING) : item
+      return value.type === 'StringValue' && !(exact && isTrue(exact)) ? text((value.value as string).toLowerCase()) : value
+    }
+  }
+
   protected filter(node: Node, scope: Environment): Value {
     const operand = this.evaluate(node.operand, scope)
     const { callee, args = [] } = node.filter!
-    const name = (callee ?? node.filter!).value as string
-    const filtered = this.#filtered(node, operand, name, args, scope)
+    const written = (callee ?? node.filter!).value as string
+    const test = /^is (not )?(.+)$/u.exec(written)
+    if (test) {
+      const others = args.map((arg) => this.evaluate(arg, scope))
+      return truth(this.#passes(scope, operand, test[2], others) !== (test[1] !== undefined))
+    }
+    const name = SAME_AS.get(written) ?? written
+    const renamed: Node =
+      name === written
+        ? node
+        : { ...node, filter: callee ? { ...node.filter!, callee: { ...callee, value: name } } : { ...node.filter!, value: name } }
+    const filtered = this.#filtered(renamed, operand, name, args, scope)
+    if (OF_PAIRS.has(name) && Array.isArray(filtered.value))
+      filtered.value = (filtered.value as Value[]).map(({ value }) => tuple(value as Value[]))
     return LAZY.has(name) && filtered.type === 'ArrayValue' ? new LazyList(filtered.value) : filtered
   }
 
   #filtered(node: Node, operand: Value, name: string, args: Node[], scope: Environment): Value {
     if (operand.type === 'UndefinedValue' && OF_NOTHING.has(name)) return made(OF_NOTHING.get(name))
     const named = (...names: string[]) => this.#named(name, args, names, scope)
-    const items = Array.isArray(operand.value) ? (operand.value as Value[]) : undefined
+    const items = GOING_OVER.has(name) ? itemsOf(operand) : Array.isArray(operand.value) ? (operand.value as Value[]) : undefined
     switch (name) {
       case 'string':
         return text(pythonText(operand))
@@ -104,6 +140,19 @@ export abstract class Filtering extends Library {
         return this.#number(operand, name, args, scope)
       case 'length':
         if (operand.type === 'StringValue') return made(Array.from(operand.value as string).length)
+        break
+      case 'default': {
+        const { default_value: otherwise = text(''), boolean } = named('default_value', 'boolean')
+        const missing = operand.type === 'UndefinedValue' || (boolean && isTrue(boolean) && !isTrue(operand))
+        return missing ? otherwise : operand
+      }
+      case 'reverse':
+        if (operand.type === 'StringValue')
+          return text(
+            Array.from(operand.value as string)
+              .reverse()
+              .join(''),
+          )
         break
       case 'indent': {
         if (operand.type !== 'StringValue') break
@@ -129,10 +178,34 @@ export abstract class Filtering extends Library {
         if (items.length === 0) return NOTHING
         break
       case 'unique': {
-        if (args.length > 0) break
         this.count(items.length ** 2)
-        const key = (item: Value) => (item.type === 'StringValue' ? text((item.value as string).toLowerCase()) : item)
+        const key = this.#key(name, args, scope)
         return list(items.filter((item, i) => items.findIndex((other) => same(key(other), key(item))) === i))
+      }
+      case 'min':
+      case 'max': {
+        const key = this.#key(name, args, scope)
+        const before = (one: Value, best: Value) =>
+          order(key(one), key(best)) < 0 === (name === 'min') && !same(key(one), key(best))
+        return items.reduce((best, one) => (before(one, best) ? one : best), items[0] ?? NOTHING)
+      }
+      case 'sum': {
+        const { attribute, start = made(0) } = this.#named(name, args, ['attribute', 'start'], scope)
+        const plus = (left: Value, right: Value): Node => ({
+          type: 'BinaryExpression',
+          operator: { value: '+' },
+          left: given(left),
+          right: given(right),
+        })
+        const added = attribute ? items.map((item) => attributeOf(item, attribute) ?? NOTHING) : items
+        return added.reduce((sum, one) => this.evaluate(plus(sum, one), scope), start)
+      }
+      case 'select':
+      case 'reject': {
+        const [test, ...others] = args.map((arg) => this.evaluate(arg, scope))
+        return list(
+          items.filter((item) => this.#passes(scope, item, test?.value as string | undefined, others) === (name === 'select')),
+        )
       }
       case 'sort': {
         const by = this.#named(name, args, ['reverse', 'case_sensitive', 'attribute'], scope).attribute?.value
@@ -143,7 +216,7 @@ export abstract class Filtering extends Library {
       case 'rejectattr': {
         const [attribute, test, ...others] = args.map((arg) => this.evaluate(arg, scope))
         const holds = (item: Value) =>
-          passes(scope, attributeOf(item, attribute) ?? NOTHING, test?.value as string | undefined, others)
+          this.#passes(scope, attributeOf(item, attribute) ?? NOTHING, test?.value as string | undefined, others)
         return list(items.filter((item) => holds(item) === (name === 'selectattr')))
       }
       case 'map': {
@@ -160,27 +233,39 @@ export abstract class Filtering extends Library {
     return super.evaluate({ ...node, operand: given(OF_TEXTS.has(name) ? text(pythonText(operand)) : operand) }, scope)
   }
 
+  /** Whether a value passes one of jinja2's tests; without a name, whether it is true. */
+  #passes(scope: Environment, value: Value, name: string | undefined, others: Value[]): boolean {
+    if (name === undefined) return isTrue(value)
+    if (others[0]) this.count(sizeOf(others[0]))
+    if (name === 'in') return isIn(value, others[0]) ?? pythonText(others[0]).includes(pythonText(value))
+    if (['eq', 'equalto', '=='].includes(name)) return same(value, others[0])
+    if (['ne', '!='].includes(name)) return !same(value, others[0])
+    const compare = comparison(name)
+    if (compare) return compare(value, others[0] ?? NOTHING)
+    if (name === 'divisibleby') return Number(value.value) % Number(others[0]?.value) === 0
+    if (name === 'sameas') return value.type === others[0]?.type && value.value === others[0].value
+    const own = TESTS.get(name)
+    if (own) return own(value)
+    const test = scope.tests.get(name)
+    if (test === undefined) throw new Error(`there is no test named ${name}`)
+    return test(value as Parameters<typeof test>[0])
+  }
+
   protected test(node: Node, scope: Environment): Value {
     const holds = TESTS.get(node.test!.value as string)
     return holds ? truth(holds(this.evaluate(node.operand, scope)) !== node.negate) : super.evaluate(node, scope)
   }
 }
 
+/** What a filter goes over; undefined for what has no items. */
+function itemsOf({ type, value }: Value): Value[] | undefined {
+  if (Array.isArray(value)) return value as Value[]
+  if (type === 'StringValue') return Array.from(value as string, text)
+  return type === 'ObjectValue' ? [...(value as Map<string, Value>).keys()].map(text) : undefined
+}
+
 /** Python's `left in right` for lists and objects; undefined for other values. */
 export function isIn(left: Value, right: Value): boolean | undefined {
   if (Array.isArray(right.value)) return (right.value as Value[]).some((item) => same(left, item))
   return right.value instanceof Map ? left.type === 'StringValue' && right.value.has(left.value) : undefined
-}
-
-/** Whether a value passes one of jinja2's tests; without a name, whether it is true. */
-function passes(scope: Environment, value: Value, name: string | undefined, others: Value[]): boolean {
-  if (name === undefined) return isTrue(value)
-  if (name === 'in') return isIn(value, others[0]) ?? pythonText(others[0]).includes(pythonText(value))
-  if (['eq', 'equalto', '=='].includes(name)) return same(value, others[0])
-  if (['ne', '!='].includes(name)) return !same(value, others[0])
-  const own = TESTS.get(name)
-  if (own) return own(value)
-  const test = scope.tests.get(name)
-  if (test === undefined) throw new Error(`there is no test named ${name}`)
-  return test(value as Parameters<typeof test>[0])
 }

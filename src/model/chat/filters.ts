@@ -19,7 +19,7 @@ export const titled = (text: string): string => text.replaceAll(/\p{Cased}+/gu, 
 
 /** What ends a line to Python, beside `\r\n`. */
 const LINE_ENDS = '\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029'
-const LINE_END = new RegExp(`\r\n|[${LINE_ENDS}]`, 'u')
+export const LINE_END = new RegExp(`\r\n|[${LINE_ENDS}]`, 'u')
 
 /** jinja2's filter `indent`, which reads all that Python takes for line ends and writes `\n`. */
 export function indented(text: string, by: string, first: boolean, blank: boolean): string {

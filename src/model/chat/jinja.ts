@@ -3,7 +3,7 @@
  * does in many places. Here and in filtering.ts `evaluate` takes those places over (`lstrip('\n')` took the indentation of an answer off,
  * `'a' + {}` was "a[object Map]", `{{ none }}` nothing), and leaves the rest to the library.
  */
-import { NUMBERS, Filtering, isIn } from './filtering.ts'
+import { Filtering, isIn } from './filtering.ts'
 import { capitalized, titled } from './filters.ts'
 import {
   Environment,
@@ -24,7 +24,10 @@ import {
   type Declared,
   type Node,
 } from './library.ts'
+import { MORE_METHODS, called } from './methods.ts'
+import { NUMBERS, comparison, sizeOf } from './order.ts'
 import { pythonText, same, strftime, stripped, type Value } from './python-text.ts'
+import { BLOCK, plainBlocks } from './syntax.ts'
 
 const STRIPS: Record<string, { start: boolean; end: boolean }> = {
   strip: { start: true, end: true },
@@ -38,6 +41,8 @@ const OF_OBJECTS = new Set(['items', 'keys', 'values', 'get'])
 const SILENT = new Set(['Set', 'Macro', 'Comment'])
 /** Expressions that make a new value. */
 const MAKING = new Set(['BinaryExpression', 'FilterExpression', 'CallExpression'])
+/** Operators that may go through all of their right side. */
+const COMPARING = new Set(['in', 'not in', '==', '!=', '<', '<=', '>', '>='])
 /** Of one rendering: parts of the template evaluated, values of lists made, and texts made at 16 characters each. Ten seconds' work; a prompt is a hundredth of it. */
 const MOST_WORK = 10_000_000
 /** Numbers of a range, as many as jinja2's sandbox allows. */
@@ -61,16 +66,10 @@ const GLOBALS = {
   },
 }
 
-/** The tags that transformers adds, around what the model is to write. The library leaves them out with white space that other tags would keep. */
-const GENERATION = /\{%(-?)\s*(end)?generation\s*(-?)%\}/gu
-const GENERATION_BLOCK = 'generation_block__'
-const asCall = (_: string, before: string, end: string | undefined, after: string) =>
-  `{%${before} ${end ? 'endcall' : `call ${GENERATION_BLOCK}()`} ${after}%}`
-
 /** A template made ready; throws where it cannot be read. What it gives throws the template's own complaint. */
 export function compileTemplate(source: string): (variables: Record<string, unknown>) => string {
   // As jinja2 has it, in texts too.
-  const program = parsed(source.replace(/\r\n?/gu, '\n').replaceAll(GENERATION, asCall))
+  const program = parsed(plainBlocks(source.replace(/\r\n?/gu, '\n')))
   return (variables) => {
     const scope = new Environment()
     for (const [name, value] of Object.entries({ ...GLOBALS, ...variables })) scope.setVariable(name, valueOf(value) as Declared)
@@ -78,7 +77,7 @@ export function compileTemplate(source: string): (variables: Record<string, unkn
       const caller: Value = own.get('caller')!
       return (caller.value as (args: []) => Value)([])
     }
-    scope.setVariable(GENERATION_BLOCK, new FunctionValue(block) as Declared)
+    scope.setVariable(BLOCK, new FunctionValue(block) as Declared)
     return new PythonInterpreter(scope).run(program).value as string
   }
 }
@@ -212,6 +211,7 @@ class PythonInterpreter extends Filtering {
     const operator = node.operator!.value
     if (operator === 'and' || operator === 'or') return super.evaluate(node, scope)
     const [left, right] = [this.evaluate(node.left, scope), this.evaluate(node.right, scope)]
+    if (COMPARING.has(operator)) this.count(sizeOf(right))
     const texts = [left, right].filter(({ type }) => type === 'StringValue').length
     if (operator === '~') return text(pythonText(left) + pythonText(right))
     if (operator === '==' || operator === '!=') return truth(same(left, right) === (operator === '=='))
@@ -224,25 +224,37 @@ class PythonInterpreter extends Filtering {
       const found = isIn(left, right)
       if (found !== undefined) return truth(found === (operator === 'in'))
     }
-    if (['/', '//', '%'].includes(operator) && NUMBERS.has(left.type) && NUMBERS.has(right.type)) {
+    const compare = comparison(operator)
+    if (compare) return truth(compare(left, right))
+    const numbers = NUMBERS.has(left.type) && NUMBERS.has(right.type)
+    if (['/', '//', '%'].includes(operator) && numbers) {
       const [number, by] = [Number(left.value), Number(right.value)]
       if (by === 0) throw new Error(`${operator} divides by zero`)
       // What is left has the sign of the divisor.
       const rest = ((number % by) + by) % by
       if (operator === '%') return [left, right].some(({ type }) => type === 'FloatValue') ? new FloatValue(rest) : made(rest)
     }
-    return super.evaluate({ ...node, left: given(left), right: given(right) }, scope)
+    const operands = numbers ? [left, right].map(counted) : [left, right]
+    return super.evaluate({ ...node, left: given(operands[0]), right: given(operands[1]) }, scope)
   }
 
   /** Methods of texts, of which others go on to the library. */
   #call(node: Node, scope: Environment): Value {
     const callee = node.callee!
     const method = callee.type === 'MemberExpression' && !callee.computed ? (callee.property!.value as string) : ''
-    if (!METHODS.has(method)) return super.evaluate(node, scope)
+    const more = MORE_METHODS.has(method)
+    if (!more && !METHODS.has(method)) return super.evaluate(node, scope)
     const object = this.evaluate(callee.object, scope)
-    const [argument, ...more] = node.args!.map((arg) => this.evaluate(arg, scope))
+    if (more && !Array.isArray(object.value) && object.type !== 'StringValue')
+      return super.evaluate({ ...node, callee: { ...callee, object: given(object) } }, scope)
+    const args = node.args!.map((arg) => this.evaluate(arg, scope))
+    if (more) {
+      this.count(sizeOf(object))
+      return called(object, method, args)
+    }
+    const [argument] = args
     if (method === 'startswith' || method === 'endswith') {
-      if (more.length > 0) throw new Error(`${method} takes only one argument here`)
+      if (args.length > 1) throw new Error(`${method} takes only one argument here`)
       return super.evaluate(
         { ...node, callee: { ...callee, object: given(object) }, args: argument ? [given(argument)] : [] },
         scope,
@@ -256,6 +268,9 @@ class PythonInterpreter extends Filtering {
     return text(stripped(object.value, argument?.value, STRIPS[method].start, STRIPS[method].end))
   }
 }
+
+/** A boolean as the number that it is to Python. */
+const counted = (value: Value): Value => (value.type === 'BooleanValue' ? new IntegerValue(Number(value.value)) : value)
 
 /** The end of a loop's round, or of all of them, with what was written in it. */
 class LoopEnd extends Error {

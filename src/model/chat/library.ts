@@ -1,7 +1,8 @@
 /** The only file that knows the template library: its interpreter, which filtering.ts and jinja.ts go on from, and its values. */
-import { Environment, Interpreter, Template } from '@huggingface/jinja'
+import { Environment, Interpreter, parse, tokenize } from '@huggingface/jinja'
 import { isFloat } from '../../common/json-floats.ts'
 import { PythonFloat, type Value } from './python-text.ts'
+import { testsAsFilters } from './syntax.ts'
 
 export { Environment }
 
@@ -52,6 +53,8 @@ export const NOTHING = made(undefined)
 export const text = (value: string): Value => new TextValue(value)
 export const truth = (value: boolean): Value => new TruthValue(value)
 export const list = (items: Value[]): Value => new ListValue(items)
+/** A tuple is a list that is written in round brackets. */
+export const tuple = (items: Value[]): Value => new TupleValue(items)
 const object = (items: Iterable<[string, Value]>): Value => new ObjectValue(new Map(items))
 /** What is a generator to Python: true although it may give nothing. */
 export class LazyList extends ListValue {
@@ -59,6 +62,8 @@ export class LazyList extends ListValue {
     return truth(true)
   }
 }
+const TupleValue = new Library(new Environment()).evaluate({ type: 'TupleLiteral', value: [] }, new Environment())
+  .constructor as typeof ListValue
 export const given = (value: Value): Node => ({ type: 'Given', value })
 
 /** As `made`, keeping apart what JavaScript's numbers cannot: Python's floats and large integers. */
@@ -78,4 +83,7 @@ export const isTrue = (value: Value): boolean => (value as Truth).__bool__().val
 export const nameOf = ({ type }: Value) => type.replace('Value', '').toLowerCase()
 
 /** The parts of a template. @throws SyntaxError where it cannot be read */
-export const parsed = (source: string): unknown => new Template(source).parsed
+export function parsed(source: string): unknown {
+  const tokens = tokenize(source, { lstrip_blocks: true, trim_blocks: true })
+  return parse(testsAsFilters(tokens) as typeof tokens)
+}
