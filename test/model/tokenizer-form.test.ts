@@ -81,6 +81,19 @@ test("white space around added tokens, and at a text's ends, is taken away as Py
   expect(ids('\u0085\ufeffa \u0085', { normalizer })).toEqual([2, 0])
 })
 
+test('white space that is an added token itself stays beside those that take white space away', () => {
+  const added = (content: string, id: number, more: Json = {}) => ({ id, content, special: true, normalized: false, ...more })
+  const model = { type: 'BPE', vocab: { a: 0, ' ': 1 }, merges: [] }
+  const added_tokens = [added('<l>', 2, { lstrip: true }), added('<r>', 3, { rstrip: true })]
+  const ids = (line: Json, text: string) => tokenizerOf({ model, added_tokens: [...added_tokens, line] }).encode(text)
+  const line = added('\n', 4)
+  expect(ids(line, '<r>\na')).toEqual([3, 4, 0])
+  expect(ids(line, 'a \n<l>')).toEqual([0, 1, 4, 2])
+  expect(ids(line, '<r> \n <l>')).toEqual([3, 4, 2])
+  // Normalized tokens are looked for in what the others leave.
+  expect(ids({ ...line, normalized: true }, '<r>\na\n<l>')).toEqual([3, 0, 2])
+})
+
 test('a template adds tokens by their ids, whatever their names are', async () => {
   const model = { type: 'WordLevel', vocab: { a: 0, x: 1 } }
   const added_tokens = [{ id: 2, content: '<new>', special: true }]

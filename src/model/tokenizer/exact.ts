@@ -20,10 +20,11 @@ interface Model {
   encode(words: string[]): string[]
 }
 
-/** On which sides of an added token white space is taken away. */
+/** On which sides of an added token white space is taken away, and whether it is found after those that are not normalized. */
 interface Strips {
   lstrip: boolean
   rstrip: boolean
+  normalized: boolean
 }
 
 /** Finds added tokens in a text. */
@@ -64,7 +65,7 @@ function stripped(text: string, start: boolean, end: boolean): string {
 /** Takes the white space around added tokens that are marked so (as Phi-3's are) in place of the library. */
 function stripAround(added: Map<string, Strips>, splitters: Splitter[]): void {
   const marked = new Map<string, Strips>()
-  for (const [content, { lstrip, rstrip }] of added) if (lstrip || rstrip) marked.set(content, { lstrip, rstrip })
+  for (const [content, token] of added) if (token.lstrip || token.rstrip) marked.set(content, { ...token })
   if (marked.size === 0) return
   for (const token of added.values()) token.lstrip = token.rstrip = false
   for (const splitter of splitters) {
@@ -72,8 +73,11 @@ function stripAround(added: Map<string, Strips>, splitters: Splitter[]): void {
     splitter.split = (text) => {
       const parts = split(text)
       return parts.map((part, i) => {
-        const start = marked.get(parts[i - 1])?.rstrip ?? false
-        const end = marked.get(parts[i + 1])?.lstrip ?? false
+        const [before, after, own] = [marked.get(parts[i - 1]), marked.get(parts[i + 1]), added.get(part)]
+        // White space that is a token itself (Gemma's line ends) stays, unless it is found later than the one beside it.
+        const gives = (beside: Strips | undefined) => !own || (own.normalized && !beside?.normalized)
+        const start = (before?.rstrip ?? false) && gives(before)
+        const end = (after?.lstrip ?? false) && gives(after)
         return start || end ? stripped(part, start, end) : part
       })
     }
