@@ -48,15 +48,27 @@ export async function checkEnvironment(id: string, options: CheckOptions, print:
     const tokenizer = await model.tokenizer()
     const template = new ChatTemplate(tokenizer, variables)
     const wrong: string[] = []
-    printRows(env, template, print, wrong)
-    print(`\nAs ${options.model} sees it:`)
-    const whole = { lines: Infinity, width: Infinity }
-    for (const line of firstPrompt({ name: env.id, env }, { tokenizer, template }, whole)) print(line)
-    for (const one of [env, ...(env.members ?? []).map((member) => member.env)])
-      await one.open?.({ logs: tmpdir(), name: `${one.id}-${process.pid}`, warn: (line) => wrong.push(line) })
+    const open = (one: Environment) =>
+      one.open?.({ logs: tmpdir(), name: `${one.id}-${process.pid}`, warn: (line) => wrong.push(line) })
     const release = onStrays((error) => wrong.push(messageOf(strayError(error))))
     try {
-      await printAnswers(env, tokenizer, template, print, wrong)
+      if (env.members) {
+        print(`${env.id}: a group of ${env.members.map(weighted).join(', ')}`)
+        await open(env)
+      }
+      // As in a run, each member of a group by itself.
+      const parts = env.members?.map((one) => ({ name: `${env.id}/${one.name}`, env: one.env })) ?? [{ name: env.id, env }]
+      for (const { name, env: part } of parts) {
+        if (env.members) print('')
+        const found: string[] = []
+        printRows(name, part, template, print, found)
+        print(`\nAs ${options.model} sees it:`)
+        const whole = { lines: Infinity, width: Infinity }
+        for (const line of firstPrompt({ name, env: part }, { tokenizer, template }, whole)) print(line)
+        await open(part)
+        await printAnswers(part, tokenizer, template, print, found)
+        wrong.push(...found.map((line) => (env.members ? `${name}: ${line}` : line)))
+      }
       // Rejections that nothing awaits are told after this turn of the event loop.
       await setImmediate()
     } finally {
@@ -74,20 +86,18 @@ export async function checkEnvironment(id: string, options: CheckOptions, print:
   }
 }
 
-function printRows(env: Environment, template: ChatTemplate, print: (line: string) => void, wrong: string[]): void {
-  const { dataset, evalDataset, tools = [], maxTurns = 1, members } = env
-  print(`${env.id}: ${dataset.length} rows to train on, ${evalDataset.length} held out`)
-  if (members) print(`members   ${members.map(({ name, weight }) => `${name} (weight ${weight})`).join(', ')}`)
+const weighted = ({ name, weight }: { name: string; weight: number }): string => `${name} (weight ${weight})`
+
+function printRows(name: string, env: Environment, template: ChatTemplate, print: (line: string) => void, wrong: string[]): void {
+  const { dataset, evalDataset, tools = [], maxTurns = 1 } = env
+  print(`${name}: ${dataset.length} rows to train on, ${evalDataset.length} held out`)
   print(`turns     ${maxTurns === -1 ? 'no limit but max_seq_len' : maxTurns}`)
   if (tools.length > 0) {
     print(`tools     ${tools.map((tool) => tool.function.name).join(', ')}`)
     if (!template.showsTools) print('          the chat template does not render tools: they are described in the system message')
   }
-  print(
-    `rewards   ${Object.entries(env.rubric.weights)
-      .map(([name, weight]) => `${name} (weight ${weight})`)
-      .join(', ')}`,
-  )
+  const functions = Object.entries(env.rubric.weights).map(([func, weight]) => weighted({ name: func, weight }))
+  print(`rewards   ${functions.join(', ')}`)
   // Two rows that differ only in info (an id, a date) are the same task; without answers, info alone may tell tasks apart.
   const key = ({ prompt, answer, info }: Row) => JSON.stringify([prompt, answer === '' ? info : answer])
   const train = new Set(dataset.map(key))

@@ -71,6 +71,25 @@ describe('env check', () => {
     expect(text).toContain('<|user|>')
     expect(text).not.toContain('earns no more than another')
   })
+  test('looks at each member of a group, with its own weights', async () => {
+    const path = join(folder, 'group.ts')
+    writeFileSync(
+      path,
+      `import { EnvGroup, Rubric, SingleTurnEnv } from 'dawn-rl/environments'
+      const env = (id: string, right: () => number, weight: number) =>
+        SingleTurnEnv.create({ id, rubric: new Rubric({ right: { reward: right, weight } }), dataset: [{ question: id }, { question: 'b' }] })
+      const broken = () => { throw new Error('no judge') }
+      export default async () =>
+        new EnvGroup({ id: 'mix', envs: [{ env: await env('good', () => 1, 0.3), weight: 2 }, { env: await env('bad', broken, 0.7) }] })`,
+    )
+    const text = await check(path)
+    expect(text).toContain('mix: a group of good (weight 2), bad (weight 1)')
+    expect(text).toMatch(
+      /mix\/good: 1 rows to train on[^!]*rewards +right \(weight 0\.3\)[^!]*mix\/bad: 1 rows[^!]*right \(weight 0\.7\)/,
+    )
+    expect(text).toMatch(/! mix\/bad: nothing: .*no judge/)
+    expect(text).toMatch(/UserError env check: .*group\.ts has \d problems/)
+  })
   test('says what is wrong with rewards and rows, with exit code 2', () => {
     const env = (reward: string, evalRows: string) => `import { Rubric, SingleTurnEnv } from 'dawn-rl/environments'
       const rows = [{ question: 'a', answer: 'x' }, { question: 'b', answer: 'y' }]
