@@ -61,16 +61,24 @@ export function readEndpoints(file: string): Map<string, Endpoint> {
   return endpoints
 }
 
-/** The endpoint of this name in a file, or in one of the usual files; undefined where there is none. */
+/**
+ * The endpoint of this name in a file, or in one of the usual files; undefined where the name may be that of a model.
+ * @throws UserError where it can be neither
+ */
 export function endpointNamed(name: string, file?: string): Endpoint | undefined {
   const path = file ?? ENDPOINT_FILES.find((candidate) => existsSync(candidate))
-  if (path === undefined) return undefined
-  const endpoints = readEndpoints(path)
+  const endpoints = path === undefined ? new Map<string, Endpoint>() : readEndpoints(path)
   const found = endpoints.get(name)
-  if (found || file === undefined) return found
+  const mayBeModel = /[/\\]/u.test(name) || existsSync(name)
+  if (found || (file === undefined && mayBeModel)) return found
   const near = nearest(name, endpoints.keys())
+  const theirs = near ? `; did you mean ${near}?` : `. It has ${[...endpoints.keys()].join(', ')}.`
+  if (file !== undefined) throw new UserError(`${file} has no endpoint ${name}${theirs}`)
+  const what = `There is no model at ${name}: no such folder or file`
   throw new UserError(
-    `${file} has no endpoint ${name}${near ? `; did you mean ${near}?` : `. It has ${[...endpoints.keys()].join(', ')}.`}`,
+    path === undefined
+      ? `${what}, and no ${ENDPOINT_FILES.join(' or ')} that could name an endpoint. Name a Hugging Face folder, a .gguf file, or a hub id like Qwen/Qwen3-0.6B, or give an endpoint's address with -b.`
+      : `${what}, and ${path} has no endpoint of that name${theirs}`,
   )
 }
 

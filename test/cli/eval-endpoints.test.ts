@@ -5,7 +5,7 @@ import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { EndpointClient, readEndpoints } from '../../src/cli/eval-endpoints.ts'
+import { EndpointClient, endpointNamed, readEndpoints } from '../../src/cli/eval-endpoints.ts'
 import { neutralSampling } from '../../src/common/sampling.ts'
 import { MultiTurnEnv } from '../../src/environments/multi-turn.ts'
 import { runRollout } from '../../src/environments/rollout.ts'
@@ -217,6 +217,27 @@ test('endpoints.toml: names, replicas, and what is missing in one', () => {
     writeFileSync(file, entry('a', 'extra_headers = { "api-key" = "sk-1" oops }'))
     expect(() => readEndpoints(file)).toThrow(/endpoints\.toml:3:\d+ is not valid TOML: [^\n-]*\.$/)
   } finally {
+    rmSync(dir, { recursive: true })
+  }
+})
+
+test('a name that is no model and no endpoint: which endpoints there are', () => {
+  const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-endpoints-'))
+  const back = process.cwd()
+  try {
+    process.chdir(dir)
+    expect(() => endpointNamed('mine')).toThrow(
+      /^There is no model at mine: .* and no configs\/endpoints\.toml or endpoints\.toml/,
+    )
+    expect(endpointNamed('owner/name')).toBeUndefined()
+    writeFileSync('endpoints.toml', '[[endpoint]]\nendpoint_id = "my-endpoint"\nmodel = "m"\nurl = "http://z"\n')
+    expect(() => endpointNamed('my-endpont')).toThrow(
+      'There is no model at my-endpont: no such folder or file, and endpoints.toml has no endpoint of that name; did you mean my-endpoint?',
+    )
+    expect(() => endpointNamed('far')).toThrow('has no endpoint of that name. It has my-endpoint.')
+    expect(endpointNamed('owner/name')).toBeUndefined()
+  } finally {
+    process.chdir(back)
     rmSync(dir, { recursive: true })
   }
 })
