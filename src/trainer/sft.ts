@@ -42,7 +42,9 @@ export function exampleOf(columns: Record<string, unknown>, where: string, hasCh
   }
   if (prompt === undefined || completion === undefined || prompt === null || completion === null) {
     const found = Object.keys(columns).join(', ') || 'none'
-    throw new UserError(`${where} has neither messages nor a prompt and a completion (columns found: ${found}).`)
+    throw new UserError(
+      `${where} has neither messages nor a prompt and a completion (columns found: ${found}). Rename the columns that hold them.`,
+    )
   }
   if (typeof prompt === 'string' && typeof completion === 'string' && !hasChatTemplate) return { text: { prompt, completion } }
   const asMessages = (value: unknown, name: string, role: 'user' | 'assistant'): Message[] =>
@@ -58,7 +60,10 @@ function toolsOf(value: unknown, where: string): { tools?: ToolDefinition[] } {
 }
 
 function messagesOf(value: unknown, column: string, where: string): Message[] {
-  if (!Array.isArray(value) || value.length === 0) throw new UserError(`${where}: its ${column} must be a list of messages.`)
+  if (!Array.isArray(value) || value.length === 0) {
+    const what = column === 'messages' ? 'a list of messages' : 'text or a list of messages'
+    throw new UserError(`${where}: its ${column} must be ${what}.`)
+  }
   return value.map((message: Partial<Message> | null, i) => {
     const { role, tool_calls, tool_call_id, name } = message ?? {}
     // An answer that only calls tools has no text; most files have null there.

@@ -154,7 +154,11 @@ describe('what is learned', () => {
     expect([...s.lossMask]).toEqual([0, 1, 1])
   })
   test.each([
-    ['neither', { question: 'a' }, /row 3 has neither messages nor a prompt and a completion \(columns found: question\)/],
+    [
+      'neither',
+      { question: 'a' },
+      /row 3 has neither messages nor a prompt and a completion \(columns found: question\)\. Rename/,
+    ],
     ['no answer', { messages: [user('a')] }, /row 3 has no assistant message/],
     ['a role', { messages: [{ role: 'bot', content: 'a' }] }, /message 0 of its messages must be/],
     [
@@ -163,6 +167,7 @@ describe('what is learned', () => {
       /row 3: the weight of message 1 of its messages must be 0 or 1/,
     ],
     ['no list', { messages: [] }, /its messages must be a list/],
+    ['a number', { prompt: 'a', completion: 5 }, /row 3: its completion must be text or a list of messages/],
   ])('refused: %s', (_name, columns, message) => {
     const make = () => sampleOf(exampleOf(columns, 'row 3', true), tokenizer, 'row 3')
     expect(make).toThrow(message)
