@@ -47,12 +47,18 @@ export function reportRun(run: Run, result: LoopResult): void {
   out.print(`\n${text}\n`)
 }
 
+/** Two bundled environments that the run does not have. */
+export const otherTasks = (envs: readonly { id: string }[]): string[] =>
+  ['arithmetic', 'reverse-text', 'short-answers', 'math-word-problems', 'wordle']
+    .filter((id) => envs.every((env) => env.id !== id))
+    .slice(0, 2)
+
 function suggestions(run: Run, lastStep: number, checkpoint: string): string[] {
   const { config } = run
   const { args } = config.trainer
   const next = [
     `train longer: ${TRAIN} ${AT} ${shellWord(run.folder.configPath)} --resume --trainer.args.max_steps ${lastStep * 2}`,
-    'another task: set [env] id to arithmetic or reverse-text, or write your own (docs/environments.md)',
+    `another task: set [env] id to ${otherTasks(config.env).join(' or ')}, or write your own (docs/environments.md)`,
     `another loss: copy ${isCheckout ? 'src/trainer/losses/cispo.ts' : 'configs/losses/ppo-clip.ts'}, change it, and name it: --trainer.args.loss ./my_loss.ts`,
   ]
   const served = args.use_lora

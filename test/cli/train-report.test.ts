@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
-import { samplePairs } from '../../src/cli/train-report.ts'
+import { otherTasks, samplePairs } from '../../src/cli/train-report.ts'
 import { missedEvals } from '../../src/cli/train-setup.ts'
 import { parseConfig } from '../../src/config/load.ts'
 import { evalMetrics } from '../../src/monitor/aggregate.ts'
@@ -52,4 +52,9 @@ test('a question that several rows ask is shown once, with the answer that gaine
     ['a', 'answer 2'],
     ['c', 'answer 4'],
   ])
+})
+
+test('another task to try is not the one of the run', () => {
+  expect(otherTasks([{ id: 'short-answers' }])).toEqual(['arithmetic', 'reverse-text'])
+  expect(otherTasks([{ id: 'reverse-text' }, { id: './my_env.ts' }])).toEqual(['arithmetic', 'short-answers'])
 })
