@@ -27,7 +27,10 @@ export function withModelAndBatch(command: Command): Command {
   return command
     .requiredOption('--model <ref>', 'a Hugging Face folder, a .gguf file or a hub id')
     .option('--adapter <dir>', 'a PEFT adapter folder')
-    .requiredOption('--batch <file>', 'a JSON list of { input_ids, loss_mask, inference_logprobs, advantages }')
+    .requiredOption(
+      '--batch <file>',
+      'a JSON list of { input_ids, loss_mask, inference_logprobs, advantages }; without loss_mask every token counts, and the other two are 0 if they are left out',
+    )
     .requiredOption('--out <file>', 'the safetensors file to write')
     .option('--temperature <number>', 'logits are divided by it', positive, 1)
     .option('--micro-batch-tokens <count>', 'the most tokens computed at once; affects memory, not the result', whole(1), 2048)
