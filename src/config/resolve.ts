@@ -28,9 +28,11 @@ export function resolveRun(parsed: ParsedRunConfig): RunConfig {
 export function resolveSft(parsed: ParsedSftConfig): SftConfig {
   const given = parsed.trainer.args
   const { new: fresh, ...rest } = parsed.model
+  // Without the ./ of a file, which in the middle of a name would stay.
+  const data = parsed.data.env?.id.replace(/^[./\\]+/u, '') ?? 'data'
   const args = {
     ...given,
-    run_name: given.run_name ?? defaultRunName(`sft-${parsed.data.env?.id ?? 'data'}`, rest.name ?? fresh?.family ?? 'model'),
+    run_name: given.run_name ?? defaultRunName(`sft-${data}`, rest.name ?? fresh?.family ?? 'model'),
     ...microBatch(given),
   }
   const model: SftConfig['model'] = rest

@@ -44,7 +44,7 @@ export const runFields = {
     .regex(NO_DEVICE, "another name: Windows reserves this one for a device, and the run's folder may be copied there")
     .optional()
     .describe(
-      'Name of the run and of its folder. Default: environment, model and six random hex digits, such as reverse-text--tiny--3fa9c1.',
+      'Name of the run and of its folder. Default: environment, model and six random hex digits, such as reverse-text--tiny--3fa9c1 (in sft: sft-reverse-text--..., or sft-data--... for a file).',
     ),
   output_dir: z.string().min(1).default('outputs').describe('The run is written to `<output_dir>/<run_name>/`.'),
   seed: z.int().min(0).default(42).describe('Random seed of the whole run: task order, sampling, LoRA initialisation, dropout.'),

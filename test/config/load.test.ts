@@ -753,3 +753,11 @@ describe('an environment that is only evaluated', () => {
     `)
   })
 })
+
+test.each([
+  ['env = { id = "./configs/environments/coin.ts" }', /^sft-configs-environments-coin\.ts--tiny--[0-9a-f]{6}$/],
+  ['env = { id = "reverse-text" }', /^sft-reverse-text--tiny--[0-9a-f]{6}$/],
+  ['path = "models/tiny/tokenizer.json"', /^sft-data--tiny--[0-9a-f]{6}$/],
+])('the name of a supervised run on %s', (data, name) => {
+  expect(parseSftConfig(`model = "models/tiny"\n[data]\n${data}`).config.trainer.args.run_name).toMatch(name)
+})
