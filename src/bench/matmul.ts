@@ -2,7 +2,7 @@
 import { fileURLToPath } from 'node:url'
 import { Random } from '../common/random.ts'
 import type { Gpu } from '../gpu/gpu.ts'
-import { useMatrixUnits } from '../kernels/common/matrix-units.ts'
+import { fittingUnit, useMatrixUnits } from '../kernels/common/matrix-units.ts'
 import { releaseWeight, uploadWeight } from '../kernels/common/weight.ts'
 import { linear, linearBackwardInput, linearBackwardWeight } from '../kernels/matmul/matmul.ts'
 import { linearShapes } from '../model/decoder/shapes.ts'
@@ -113,8 +113,7 @@ function openMatmul(gpu: Gpu, form: MatmulForm, rows: number, n: number, k: numb
 
 /** Whether the adapter's matrix units could take forward products of this width. */
 export function hasUnits(gpu: Gpu, k: number): boolean {
-  const { matrixUnits, f16, subgroupSize } = gpu.facts
-  return matrixUnits.length > 0 && f16 && subgroupSize > 0 && k % 8 === 0
+  return fittingUnit(gpu) !== undefined && k % 8 === 0
 }
 
 /** GFLOP/s of a plain kernel with one output per invocation, at 32 rows. */

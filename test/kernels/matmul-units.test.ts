@@ -1,4 +1,6 @@
 import { describe, expect, test } from 'vitest'
+import { attentionTakesUnits } from '../../src/bench/attention.ts'
+import { hasUnits } from '../../src/bench/matmul.ts'
 import { releaseWeight, writeWeight } from '../../src/kernels/common/weight.ts'
 import { embedding } from '../../src/kernels/embedding/embedding.ts'
 import { thinForward } from '../../src/kernels/lora/thin.ts'
@@ -262,7 +264,8 @@ test('tune measures the kernels of each kind of adapter, and leaves matrix units
     {},
     { software: false },
     { software: false, matrixUnits: [] },
-    { software: false, timestamps: false, matrixUnits: [] },
+    // Those that it shows are too large for these kernels.
+    { software: false, timestamps: false, matrixUnits: [{ m: 64, n: 64, k: 64 }] },
   ]
   for (const facts of kinds) {
     await bench.run(`tune ${JSON.stringify(facts)}`, facts, async () => {
@@ -284,9 +287,12 @@ test('tune measures the kernels of each kind of adapter, and leaves matrix units
   }
 })
 
-test('matrix units are refused where there are none', async () => {
-  await bench.run('none', { matrixUnits: [] }, async () => {
+const unfit = [{ matrixUnits: [] }, { matrixUnits: [{ m: 64, n: 64, k: 64 }] }]
+test.each(unfit)('matrix units are refused, and not measured, where none fits: $matrixUnits', async (facts) => {
+  await bench.run('none', facts, async () => {
     expect(() => useMatrixUnits(gpu)).toThrow('Leave matrix units off')
+    expect(hasUnits(gpu, 64)).toBe(false)
+    expect(attentionTakesUnits(gpu, { heads: 2, kvHeads: 1, headDim: 64 })).toBe(false)
   })
 })
 

@@ -31,17 +31,21 @@ const scales = new WeakMap<Gpu, Count>()
 export function useMatrixUnits(gpu: Gpu, on = true): void {
   inUse.delete(gpu)
   if (!on) return
-  const { matrixUnits, subgroupSize, f16, name } = gpu.facts
-  // The largest unit whose depth fits KT: 16 x 16 x 16 before 8 x 8 x 8.
-  const [unit] = matrixUnits
-    .filter((u) => KT % u.k === 0 && 32 % u.m === 0 && 32 % u.n === 0 && subgroupSize % u.n === 0)
-    .toSorted((a, b) => b.m * b.n * b.k - a.m * a.n * a.k)
-  if (!unit || !f16 || subgroupSize === 0) {
+  const unit = fittingUnit(gpu)
+  if (!unit) {
     throw new UserError(
-      `${name} shows no matrix units that multiply f16 into float32 with subgroups of one size. Leave matrix units off (matrix_units = false).`,
+      `${gpu.facts.name} shows no matrix units that multiply f16 into float32 with subgroups of one size. Leave matrix units off (matrix_units = false).`,
     )
   }
   inUse.set(gpu, unit)
+}
+
+/** The matrix unit that `useMatrixUnits` takes: the largest whose depth fits KT, 16 x 16 x 16 before 8 x 8 x 8; undefined if none fits. */
+export function fittingUnit({ facts: { matrixUnits, subgroupSize, f16 } }: Gpu): MatrixUnit | undefined {
+  if (!f16 || subgroupSize === 0) return undefined
+  return matrixUnits
+    .filter((u) => KT % u.k === 0 && 32 % u.m === 0 && 32 % u.n === 0 && subgroupSize % u.n === 0)
+    .toSorted((a, b) => b.m * b.n * b.k - a.m * a.n * a.k)[0]
 }
 
 /** The matrix unit that products run on; undefined if they run in float32. */

@@ -8,7 +8,7 @@ import { cpuLanes } from '../common/lanes.ts'
 import { releaseWeight, uploadWeight, type Weight } from '../common/weight.ts'
 import { linear, linearBackwardInput } from './matmul.ts'
 import { candidatesOf, sameTile, setTiles, usualTiles, type Tile, type TileName, type Tiles } from './tiles.ts'
-import { useMatrixUnits } from '../common/matrix-units.ts'
+import { fittingUnit, useMatrixUnits } from '../common/matrix-units.ts'
 import { holdsRegisterTile } from './register-tile.ts'
 import { holdsUnitTile } from './units.ts'
 
@@ -36,9 +36,8 @@ const margin = 1.03
 
 /** The names that this GPU adapter's kernels use. */
 function namesFor(gpu: Gpu): TileName[] {
-  const { subgroupSize, matrixUnits } = gpu.facts
   if (cpuLanes(gpu).LANES > 0) return ['ntCpu', 'nnCpu']
-  const units: TileName[] = matrixUnits.length > 0 && subgroupSize > 0 ? ['units', 'fewUnits'] : []
+  const units: TileName[] = fittingUnit(gpu) ? ['units', 'fewUnits'] : []
   return ['tile', 'few', 'fewMore', 'fewWide', ...units]
 }
 
