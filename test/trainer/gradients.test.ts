@@ -171,6 +171,27 @@ describe('dropout of the adapter', () => {
     decoder.release()
   })
 
+  test('drops other values in each projection, wherever the adapters lie', async () => {
+    const { files } = await openCase('llama')
+    const device = await gpu
+    let decoder: Decoder
+    // On an adapter that binds no more than one of these matrices, each begins a buffer of its own.
+    const facts = { limits: { ...device.facts.limits, maxBinding: 2048 } }
+    await withFacts(device, facts, async () => {
+      decoder = await loadDecoder(device, files, freshLora(['v_proj', 'o_proj'], 0.5))
+    })
+    await randomiseB(decoder!, 0.5)
+    // One row, so that a column of A without a gradient is a value that was dropped.
+    const sample = randomSample(new Random(4), [5], 1, files.config.vocabSize)
+    const result = await gradients(decoder!, [sample], { loss, dropoutSeed: 7 })
+    const masks = [...result.gradients]
+      .filter(([name]) => name.includes('lora_A'))
+      .map(([, a]) => a.subarray(0, 64).map(Math.sign).map(Math.abs).join(''))
+    expect(masks).toHaveLength(4)
+    expect(new Set(masks).size).toBe(4)
+    decoder!.release()
+  })
+
   test.each([false, true])('its gradient agrees with finite differences (checkpointing: %s)', async (checkpointing) => {
     const { files, batch } = await openCase('llama')
     const decoder = await loadDecoder(await gpu, files, freshLora(['v_proj', 'down_proj'], 0.4))

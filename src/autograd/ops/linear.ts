@@ -1,4 +1,5 @@
 /** Linear layers: frozen, with LoRA (arXiv 2106.09685), or fully trained. */
+import { hashSeed } from '../../common/random.ts'
 import type { Binding, BufferRange } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { map, type Count } from '../../gpu/size.ts'
@@ -130,8 +131,11 @@ function droppedOut(tape: Tape, x: Tensor, lora: Lora, seed: Count | undefined):
   return dropped
 }
 
-/** A different seed for each projection. */
-const seedOf = (lora: Lora, seed: Count): Count => map(seed, (n) => (n + lora.a.pieces[0].offset) >>> 0)
+/** A different seed for each projection: by its name, since adapters in different banks may lie at the same offset. */
+function seedOf({ a }: Lora, seed: Count): Count {
+  const own = hashSeed(a.name)
+  return map(seed, (n) => (n + own) >>> 0)
+}
 
 function loraBackward(
   tape: Tape,
