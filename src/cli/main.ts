@@ -6,7 +6,7 @@
  * - The process is ended explicitly when the verb is done: Dawn's threads keep a process alive as long as a device exists.
  */
 import { Command, CommanderError } from 'commander'
-import { messageOf, strayError, UserError } from '../common/errors.ts'
+import { messageOf, placeInCode, strayError, UserError } from '../common/errors.ts'
 import { isGoneReader } from '../common/faults.ts'
 import { printable } from '../monitor/format.ts'
 import { register as bench } from './bench.ts'
@@ -41,11 +41,26 @@ const verbs: ((program: Command) => void)[] = [
   doctor,
 ]
 
+let ending = false
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   // `dawn-rl ... | head` closed the pipe. Verbs that do more than print go on (stop.ts).
+  ending = true
   process.exit(isGoneReader(error) ? 0 : report(error))
 })
-let ending = false
+process.on('exit', (code) => {
+  // The user's code (a reward, a loss) may end the process: its exit code must not look as if the verb were done.
+  const calls = new Error()
+  calls.stack = calls.stack?.replace(/^.* at process\.exit\b.*?\n/su, '')
+  const place = placeInCode(calls)
+  if (ending || (!place && code !== 0)) return
+  const by = place ? `process.exit(${code}) at ${place}` : 'a call of process.exit(0)'
+  console.error(
+    printable(
+      `This was ended by ${by}, before it was done. Rewards and other code that a run loads must throw an error instead.`,
+    ),
+  )
+  process.exitCode = code || 1
+})
 process.on('uncaughtException', (error) => {
   // Where stderr cannot be written (a file on a full disk), the last write below fails as well.
   if (!ending) void end(report(strayError(error)))

@@ -183,6 +183,13 @@ test('a promise of a reward that fails where nobody waits for it: the step is fi
 })
 
 const hasPython = spawnSync('python3', ['-c', 'import pty']).status === 0
+test('a reward that ends the process: a sentence with its place, and an exit code of failure', async () => {
+  runs.write('exits.ts', environment('if (calls === 4) process.exit(0)'))
+  const { code, stderr } = await runs.run(['--env.id', './exits.ts', 'run_name=exits', 'max_steps=2'])
+  expect(code, stderr).toBe(1)
+  expect(stderr).toMatch(/\nThis was ended by process\.exit\(0\) at exits\.ts:\d+:\d+, before it was done\./)
+})
+
 test.skipIf(!hasPython)('a terminal that is closed: the step is finished and saved', async () => {
   const script = runs.write(
     'closed.py',
