@@ -4,6 +4,7 @@
  */
 import { UserError } from '../common/errors.ts'
 import type { Message } from '../common/types.ts'
+import { type KeysOf, refuseUnknown } from './known-options.ts'
 import { namesOf, Rubric, type Scores } from './rubric.ts'
 import type { EnvMember, Environment, RolloutContext, RolloutDraft, Row } from './types.ts'
 
@@ -12,6 +13,9 @@ export interface EnvGroupOptions {
   /** `name`: used in metrics, default the environment's id. `weight`: relative share of the tasks, default 1. */
   envs: readonly { env: Environment; name?: string; weight?: number }[]
 }
+
+const groupKeys: KeysOf<EnvGroupOptions> = { id: true, envs: true }
+const memberKeys: KeysOf<EnvGroupOptions['envs'][number]> = { env: true, name: true, weight: true }
 
 /** A group of environments. The name of each row's member is in `info.env_id`. */
 export class EnvGroup implements Environment {
@@ -23,7 +27,10 @@ export class EnvGroup implements Environment {
   readonly maxTurns: number
 
   /** Throws UserError if there are no members, two have the same name, or a weight is invalid. */
-  constructor({ id, envs }: EnvGroupOptions) {
+  constructor(options: EnvGroupOptions) {
+    const { id, envs } = options
+    refuseUnknown(`environment ${id}`, options, groupKeys)
+    for (const member of envs) refuseUnknown(`environment ${id}: member ${member.name ?? member.env.id}`, member, memberKeys)
     this.id = id
     this.members = envs.flatMap(({ env, name = env.id, weight = 1 }) => membersOf({ env, name, weight }))
     const names = this.members.map((member) => member.name)

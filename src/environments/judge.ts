@@ -16,6 +16,7 @@ import { fetchWhole } from '../common/patient-fetch.ts'
 import { MOST_MS } from '../common/timers.ts'
 import type { Message } from '../common/types.ts'
 import type { Parser } from './parsers.ts'
+import { type KeysOf, refuseUnknown } from './known-options.ts'
 import { type GroupRewardSpec, type RewardSpec, Rubric } from './rubric.ts'
 import { load } from './packages.ts'
 import type { RewardArgs, RewardValue } from './types.ts'
@@ -43,6 +44,19 @@ export interface JudgeOptions {
   maxRequests?: number
   /** A JSON Lines file that keeps replies for later runs. Default: none, replies are kept in memory only. */
   cacheFile?: string
+}
+
+const judgeKeys: KeysOf<JudgeOptions> = {
+  model: true,
+  baseURL: true,
+  apiKeyVar: true,
+  prompt: true,
+  sampling: true,
+  concurrency: true,
+  retries: true,
+  timeoutSeconds: true,
+  maxRequests: true,
+  cacheFile: true,
 }
 
 /** The parts of a question to the judge. */
@@ -75,6 +89,7 @@ export class Judge {
 
   constructor(options: JudgeOptions) {
     this.#options = options
+    refuseUnknown('judge', options, judgeKeys)
     const { concurrency = 16, retries = 4, timeoutSeconds = 60, maxRequests = 1 } = options
     if (!options.model) throw new UserError('judge: no model is given. Set model to the name under which the endpoint serves it.')
     // Without {response}, perhaps because of a typo, every answer would get the verdict on the first one.
@@ -272,6 +287,8 @@ export interface JudgeRubricOptions {
   parser?: Parser
 }
 
+const rubricKeys: KeysOf<JudgeRubricOptions> = { judge: true, judged: true, functions: true, group: true, parser: true }
+
 /**
  * A rubric with a judge.
  *
@@ -281,6 +298,7 @@ export interface JudgeRubricOptions {
 export class JudgeRubric extends Rubric {
   readonly judge: Judge
   constructor(options: JudgeRubricOptions) {
+    refuseUnknown('judge rubric', options, rubricKeys)
     const judge = options.judge instanceof Judge ? options.judge : new Judge(options.judge)
     const judged = options.judged ?? { judge_reward: async (args) => yesOrNo(await judge.ask(args)) }
     const functions = Object.fromEntries(

@@ -11,7 +11,8 @@ import { hashSeed } from '../common/random.ts'
 import type { ChatCompletion, Message, ToolDefinition } from '../common/types.ts'
 import { ContextFullError } from './chat.ts'
 import { TimeLimitError, withLimit } from './limit.ts'
-import { readTasks, TaskEnv, type TaskOptions, type WithRows } from './task-env.ts'
+import type { KeysOf } from './known-options.ts'
+import { readTasks, TaskEnv, taskKeys, type TaskOptions, type WithRows } from './task-env.ts'
 import { Trajectory } from './turns.ts'
 import type { RolloutContext, RolloutDraft, Row } from './types.ts'
 
@@ -59,6 +60,18 @@ export interface MultiTurnOptions<Own extends object = Record<string, unknown>> 
   counts?: readonly string[]
   /** The tools that are described to the model. */
   toolDefinitions?: readonly ToolDefinition[]
+}
+
+export const multiTurnKeys: KeysOf<MultiTurnOptions> = {
+  ...taskKeys,
+  envResponse: true,
+  maxTurns: true,
+  timeoutSeconds: true,
+  setupState: true,
+  cleanup: true,
+  stop: true,
+  counts: true,
+  toolDefinitions: true,
 }
 
 /** Time limit of a cleanup, in seconds. */
@@ -175,7 +188,7 @@ function messagesOf(said: EnvResponse, name: string): Message[] {
 export class MultiTurnEnv<Own extends object = Record<string, unknown>> extends TurnsEnv<Own> {
   /** Reads the datasets (file, rows or function) and splits them. @throws UserError for invalid data */
   static async create<Own extends object = Record<string, unknown>>(options: MultiTurnOptions<Own>): Promise<MultiTurnEnv<Own>> {
-    return new MultiTurnEnv(await readTasks(options))
+    return new MultiTurnEnv(await readTasks(options, multiTurnKeys))
   }
 }
 

@@ -9,6 +9,7 @@
 import { messageOf, placeInCode } from '../common/errors.ts'
 import { tracer } from '../common/trace.ts'
 import type { Message, Rollout } from '../common/types.ts'
+import { type KeysOf, refuseUnknown } from './known-options.ts'
 import { withLimit } from './limit.ts'
 import { Parser } from './parsers.ts'
 import type { GroupRewardFunction, RewardArgs, RewardFunction } from './types.ts'
@@ -27,6 +28,9 @@ export interface RubricOptions {
   /** Time limit in seconds for functions that have none of their own. Default 60. */
   timeoutSeconds?: number
 }
+
+const rubricKeys: KeysOf<RubricOptions> = { group: true, parser: true, timeoutSeconds: true }
+const specKeys = { reward: true, weight: true, timeoutSeconds: true } as const
 
 /** The parts of a rollout that scoring needs. A `Rollout` that was read from disk has them all. */
 export type Scorable = Pick<
@@ -67,6 +71,7 @@ export class Rubric {
 
   /** `new Rubric({ correct: { reward: isCorrect, weight: 0.8 }, words: { reward: countWords, weight: 0 } })`. @throws Error if all weights are 0 */
   constructor(functions: Record<string, RewardSpec>, options: RubricOptions = {}) {
+    refuseUnknown('rubric', options, rubricKeys)
     this.parser = options.parser ?? new Parser()
     const { group = {}, timeoutSeconds = 60 } = options
     this.#entries = Object.entries(functions).map(([name, spec]) => entryOf<RewardFunction>(name, spec, timeoutSeconds))
@@ -211,6 +216,7 @@ function entryOf<Run>(
   timeoutSeconds: number,
 ): Entry<Run> {
   const given = typeof spec === 'function' ? { reward: spec as Run } : (spec as Partial<Entry<Run>>)
+  refuseUnknown(`rubric: "${name}"`, given ?? {}, specKeys)
   const entry = { weight: 1, timeoutSeconds, ...given, name } as Entry<Run>
   if (typeof entry.reward !== 'function') throw new Error(`rubric: "${name}" has no reward function`)
   if (!Number.isFinite(entry.weight))

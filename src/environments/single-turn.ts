@@ -1,5 +1,5 @@
 /** The simplest environment: one prompt, one completion, one reward. */
-import { readTasks, TaskEnv, type TaskOptions } from './task-env.ts'
+import { readTasks, TaskEnv, taskKeys, type TaskOptions } from './task-env.ts'
 import type { RolloutContext, RolloutDraft, Row } from './types.ts'
 
 export type SingleTurnOptions = TaskOptions
@@ -7,7 +7,7 @@ export type SingleTurnOptions = TaskOptions
 export class SingleTurnEnv extends TaskEnv {
   /** Reads the datasets (file, rows or function) and splits them. @throws UserError for invalid data */
   static async create(options: SingleTurnOptions): Promise<SingleTurnEnv> {
-    return new SingleTurnEnv(await readTasks(options))
+    return new SingleTurnEnv(await readTasks(options, taskKeys))
   }
 
   async rollout(row: Row, ctx: RolloutContext): Promise<RolloutDraft> {

@@ -1,6 +1,7 @@
 /** The base class of all kinds of environments: training rows, held-out rows, a rubric. */
 import { UserError } from '../common/errors.ts'
 import type { Message } from '../common/types.ts'
+import { type KeysOf, refuseUnknown } from './known-options.ts'
 import { type DatasetSource, loadRows, splitRows } from './datasets.ts'
 import type { Rubric } from './rubric.ts'
 import type { Environment, RolloutContext, RolloutDraft, Row } from './types.ts'
@@ -22,14 +23,30 @@ export interface TaskOptions {
   sftCompletion?: (row: Row) => string | Message[]
 }
 
+/** For `readTasks`. */
+export const taskKeys: KeysOf<TaskOptions> = {
+  id: true,
+  rubric: true,
+  dataset: true,
+  evalDataset: true,
+  evalSize: true,
+  systemPrompt: true,
+  seed: true,
+  sftCompletion: true,
+}
+
 /** The options with their rows read. */
 export type WithRows<Options extends TaskOptions> = Omit<Options, 'dataset' | 'evalDataset' | 'evalSize' | 'seed'> & {
   rows: readonly Row[]
   evalRows: readonly Row[]
 }
 
-/** Reads the datasets (file, rows or function) and splits them. Throws UserError for unusable data. */
-export async function readTasks<Options extends TaskOptions>(options: Options): Promise<WithRows<Options>> {
+/** Reads the datasets (file, rows or function) and splits them. Throws UserError for unusable data, and an option that is not among `keys`. */
+export async function readTasks<Options extends TaskOptions>(
+  options: Options,
+  keys: KeysOf<Options>,
+): Promise<WithRows<Options>> {
+  refuseUnknown(`environment ${options.id}`, options, keys)
   const { id, systemPrompt, seed = 0, evalDataset } = options
   if (evalDataset !== undefined && options.evalSize !== undefined) {
     throw new UserError(`environment ${id}: give evalDataset or evalSize, not both.`)

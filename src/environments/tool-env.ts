@@ -1,7 +1,8 @@
 /** Environments in which the policy may call tools, until an answer calls none. Names as in verifiers. */
 import type { Message } from '../common/types.ts'
 import { closeMcp, connectMcp, type McpConnection, type McpServer } from './mcp.ts'
-import { type MultiTurnOptions, type State, TurnsEnv } from './multi-turn.ts'
+import type { KeysOf } from './known-options.ts'
+import { multiTurnKeys, type MultiTurnOptions, type State, TurnsEnv } from './multi-turn.ts'
 import { readTasks, type WithRows } from './task-env.ts'
 import { Toolbox, type ToolboxOptions, type ToolContext } from './tools.ts'
 
@@ -15,6 +16,18 @@ export interface ToolEnvOptions<Own extends object = Record<string, unknown>>
   mcp?: readonly McpServer[]
   /** The environment's reply to an answer that calls no tool. Default: such an answer ends the rollout. */
   noToolsCalled?: (state: State<Own>) => string | Message[]
+}
+
+const { envResponse: _, toolDefinitions: __, ...sharedKeys } = multiTurnKeys
+const toolKeys: KeysOf<ToolEnvOptions> = {
+  ...sharedKeys,
+  tools: true,
+  mcp: true,
+  noToolsCalled: true,
+  formatError: true,
+  stopsAt: true,
+  maxResultChars: true,
+  maxCalls: true,
 }
 
 class ToolsEnv<Own extends object> extends TurnsEnv<Own> {
@@ -68,7 +81,7 @@ async function withServers<Env>(
 export class ToolEnv<Own extends object = Record<string, unknown>> extends ToolsEnv<Own> {
   /** Reads the datasets and lists the tools of the MCP servers. Throws UserError for unusable data and unusable servers. */
   static async create<Own extends object = Record<string, unknown>>(options: ToolEnvOptions<Own>): Promise<ToolEnv<Own>> {
-    const read = await readTasks(options)
+    const read = await readTasks(options, toolKeys)
     return await withServers(options, (open) => new ToolEnv(read, open))
   }
 }
@@ -91,7 +104,7 @@ export class StatefulToolEnv<Own extends object = Record<string, unknown>> exten
   ): Promise<StatefulToolEnv<Own>> {
     const updateArgs: ToolboxOptions['updateArgs'] = (name, args, state) =>
       options.updateToolArgs(name, args, state as unknown as State<Own>)
-    const read = await readTasks(options)
+    const read = await readTasks(options, { ...toolKeys, hidden: true, updateToolArgs: true })
     return await withServers(options, (open) => new StatefulToolEnv({ ...read, updateArgs }, open))
   }
 }

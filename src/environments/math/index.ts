@@ -4,6 +4,7 @@
  * docs/environments.md says what counts as equal.
  */
 import type { Message } from '../../common/types.ts'
+import { type KeysOf, refuseUnknown } from '../known-options.ts'
 import { MaybeThinkParser, type Parser } from '../parsers.ts'
 import { type GroupRewardSpec, type RewardSpec, Rubric } from '../rubric.ts'
 import { load } from '../packages.ts'
@@ -75,12 +76,22 @@ export interface MathRubricOptions {
   tolerance?: number
 }
 
+const keys: KeysOf<MathRubricOptions> = {
+  weight: true,
+  functions: true,
+  group: true,
+  parser: true,
+  seconds: true,
+  tolerance: true,
+}
+
 /**
  * Rewards correct final answers. `correct_answer` is 1 if the final answer equals the row's, else 0. The metric `math_undecided` is 1 if a limit
  * ended the comparison. The row's answer may be the answer alone, a solution that ends in `#### 42`, or one with `\boxed{42}`.
  */
 export class MathRubric extends Rubric {
   constructor(options: MathRubricOptions = {}) {
+    refuseUnknown('math rubric', options, keys)
     const { weight = 1, functions = {}, seconds, tolerance } = options
     const verdicts = new WeakMap<Message[], Promise<MathVerdict>>()
     const verdict = (args: RewardArgs) => {
