@@ -38,7 +38,12 @@ async function merge(options: MergeOptions): Promise<void> {
   const { signal } = stop
   try {
     // --out may be the model's own folder, which Windows renames only if no file in it is open.
-    const how = { replace: options.force === true, signal, written: () => model.close() }
+    const how = {
+      replace: options.force === true,
+      signal,
+      written: () => model.close(),
+      warn: (line: string) => console.error(`warning: ${line}`),
+    }
     await writeMerged(options.out, model, adapter, how).catch(unwritten(`--out ${options.out}`))
     const changed = adapter ? ` with the ${adapter.tensors.size} changed layers of ${options.adapter}` : ''
     const without = (await model.tokenizerOrNull()) ? '' : ' (without a tokenizer: the model came without one)'

@@ -101,6 +101,38 @@ describe('a merge', () => {
     expect(readdirSync(dir).filter((name) => name.startsWith('nan'))).toEqual([])
     base.close()
   })
+  test('whose sums are beyond the dtype is refused; a weight of the model itself that is not finite is written, with a warning', async () => {
+    const base = await openModel(model('qwen3'))
+    const from = join(dir, 'half')
+    const bad = 'model.norm.weight'
+    const tensors = [...tensorShapes(base.config)].map(([name, shape]) => ({
+      name,
+      dtype: 'f16' as const,
+      shape,
+      read: async () => {
+        const data = Float32Array.from(valuesOf(await base.tensors.read(name)))
+        if (name === bad) data[1] = NaN
+        return { dtype: 'f32' as const, shape: [...shape], data }
+      },
+    }))
+    await writeModelFolder(from, { rawConfig: base.rawConfig(), tensors })
+    const half = await openModel(from)
+    const warnings: string[] = []
+    const warn = (line: string) => warnings.push(line)
+    await writeMerged(join(dir, 'warned'), half, null, { warn })
+    expect(warnings).toEqual([
+      `${bad} of half holds 1 of 64 values that are not finite in float16; they are written as they are.`,
+    ])
+    const adapter = await readAdapter(join(golden, 'qwen3/adapter'))
+    const path = 'model.layers.1.mlp.up_proj'
+    adapter.tensors.get(path)!.B.fill(1e9)
+    expect(await userErrorOf(() => writeMerged(join(dir, 'over'), half, adapter))).toMatch(
+      /^The merged model\.layers\.1\.mlp\.up_proj\.weight holds \d+ of \d+ values that are not finite in float16\.$/,
+    )
+    expect(readdirSync(dir).filter((name) => name.startsWith('over'))).toEqual([])
+    half.close()
+    base.close()
+  })
   test('of a model that says that its head is tied and has another one is refused: the head would be lost', async () => {
     const folder = join(dir, 'other-head')
     const untied = await openModel(model('llama'))

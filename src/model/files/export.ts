@@ -1,5 +1,6 @@
 /** Writes weights out as a Hugging Face folder, and folds adapters into weights. Tensors are made one at a time. */
 import { join } from 'node:path'
+import { UserError } from '../../common/errors.ts'
 import { floatsOf, roundToBf16, roundToF16 } from '../bf16.ts'
 import { jsonText, writeFolderWhole, writeWhole } from './files.ts'
 import { INDEX_FILE } from './hub.ts'
@@ -125,20 +126,34 @@ export function mergeAdapter(weight: TensorData, A: Float32Array, B: Float32Arra
   return { dtype: 'f32', shape: weight.shape, data: out }
 }
 
+/** Values from which on a dtype has only infinity: half a step above its largest number. */
+const OVER = { bf16: 2 ** 128 - 2 ** 119, f16: 65_520, f32: Infinity }
+
+/** How many values are not finite once they are written in `dtype`. */
+function notFinite(made: TensorData, dtype: TensorMaker['dtype']): number {
+  const { data } = made
+  const over = OVER[dtype]
+  let count = 0
+  if (made.dtype === 'bf16' && dtype !== 'f16')
+    for (let i = 0; i < data.length; i++) count += Number((data[i] & 0x7f80) === 0x7f80)
+  else for (const value of floatsOf(made)) count += Number(!(Math.abs(value) < over))
+  return count
+}
+
 /** By safetensors' names. */
 const DTYPES: Record<string, TensorMaker['dtype']> = { F32: 'f32', F16: 'f16', BF16: 'bf16' }
 
 /**
  * Writes a model, with an adapter folded in where there is one, as a Hugging Face folder. Each tensor keeps the dtype that it has in safetensors, and one
  * that the adapter leaves alone its bits; a GGUF is widened, or rounded, to bf16. A model
- * without a tokenizer is written without one. Throws UserError where the adapter is for another model or not finite, where a tied head is another matrix
+ * without a tokenizer is written without one. Throws UserError where the adapter is for another model or not finite, or makes a weight so, where a tied head is another matrix
  * than the embedding, and where `signal` ends the writing between two tensors; nothing is left of it then.
  */
 export async function writeMerged(
   dir: string,
   model: ModelFiles,
   adapter: Adapter | null,
-  options: WriteModelOptions & { signal?: AbortSignal } = {},
+  options: WriteModelOptions & { signal?: AbortSignal; warn?: (line: string) => void } = {},
 ): Promise<void> {
   if (adapter) {
     checkAdapter(adapter, model.config, model.name)
@@ -147,12 +162,18 @@ export async function writeMerged(
   await refuseOtherHead(model.name, model.config, model.tensors)
   const tensors = [...tensorShapes(model.config)].map(([name, shape]): TensorMaker => {
     const pair = adapter?.tensors.get(name.replace(/\.weight$/, ''))
+    const dtype = DTYPES[model.tensors.dtype?.(name) ?? 'BF16'] ?? 'bf16'
     const read = async () => {
       options.signal?.throwIfAborted()
       const weight = await model.tensors.read(name)
-      return pair ? mergeAdapter(weight, pair.A, pair.B, pair.scale) : weight
+      const made = pair ? mergeAdapter(weight, pair.A, pair.B, pair.scale) : weight
+      const bad = notFinite(made, dtype)
+      const says = `holds ${bad} of ${made.data.length} values that are not finite in ${WORDS[dtype]}`
+      if (bad > 0 && pair) throw new UserError(`The merged ${name} ${says}.`)
+      if (bad > 0) options.warn?.(`${name} of ${model.name} ${says}; they are written as they are.`)
+      return made
     }
-    return { name, dtype: DTYPES[model.tensors.dtype?.(name) ?? 'BF16'] ?? 'bf16', shape, read }
+    return { name, dtype, shape, read }
   })
   const tokenizer = await model.tokenizerOrNull()
   await writeModelFolder(
