@@ -57,7 +57,7 @@ export function rolloutMetrics(input: StepRollouts): Metrics {
   const metrics: Metrics = { reward: mean(rewards), 'reward/std': populationStd(rewards) }
 
   for (const name of metricNames(scored)) {
-    metrics[name === 'std' ? 'reward/std_' : `reward/${name}`] = mean(scored.flatMap((r) => r.metrics[name] ?? []))
+    metrics[rewardKey(name)] = mean(scored.flatMap((r) => r.metrics[name] ?? []))
   }
   // Over all rollouts, so that an environment whose rollouts all failed is included.
   const envs = [...new Set(all.map((r) => r.env))]
@@ -90,6 +90,9 @@ export function rolloutMetrics(input: StepRollouts): Metrics {
   metrics['progress/total_rollouts'] = input.totals.rollouts + all.length
   return metrics
 }
+
+/** The metric of a reward function's mean; `reward/std` is the deviation of the reward. */
+export const rewardKey = (name: string): string => (name === 'std' ? 'reward/std_' : `reward/${name}`)
 
 /** Metrics by environment, where there are several. */
 function ofOneEnvironment(env: string, all: readonly Rollout[]): Metrics {

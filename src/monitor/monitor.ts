@@ -64,7 +64,7 @@ export class Monitor {
     this.console = new RunConsole({ panel: true, ...consoleOptions, progress: this.progress, logger: this.logger, history: rows })
     this.#metrics = this.#openMetrics()
     this.#rollouts = new RolloutWriter(folder)
-    this.#watch = new Watch(watch)
+    this.#watch = new Watch(watch, rows)
     this.#mixture = mixture
   }
 

@@ -2,8 +2,8 @@
  * Warnings about a run that learns nothing. Each sentence says what is wrong, and names the key to change.
  * Printed after the first batch, when the condition has held for 3 steps in a row, and then at 12, 48, ... steps.
  */
-import type { Rollout } from '../common/types.ts'
-import { groupRewards, hasVariance } from './aggregate.ts'
+import type { Metrics, Rollout } from '../common/types.ts'
+import { groupRewards, hasVariance, rewardKey } from './aggregate.ts'
 import { formatNumber, oneLine } from './format.ts'
 import { LIMITS } from './health.ts'
 
@@ -25,8 +25,13 @@ export class Watch {
   /** Reward functions whose values have differed in this run: if one is the same for all answers later, it has been learned. */
   readonly #varied = new Set<string>()
 
-  constructor(options: WatchOptions) {
+  /** @param history the rows of a resumed run: where a function's mean has changed, its values have differed */
+  constructor(options: WatchOptions, history: readonly Metrics[] = []) {
     this.#options = options
+    for (const name of options.rewardFunctions ?? []) {
+      const means = new Set(history.flatMap((row) => row[rewardKey(name)] ?? []))
+      if (means.size > 1) this.#varied.add(`function ${name}`)
+    }
   }
 
   /**

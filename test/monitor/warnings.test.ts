@@ -51,6 +51,14 @@ test('each sentence names what holds and the key to change', () => {
   `)
 })
 
+test('after a resume too, a function whose values have differed is not said to teach nothing', () => {
+  const constant = healthy.map((r) => ({ ...r, metrics: { ends: 1, exact: r.reward } }))
+  const options = { maxTokens: 24, rewardFunctions: ['ends', 'exact'] }
+  const history = [0.25, 0.75, 1].map((mean, i) => ({ step: i + 1, 'reward/ends': mean }))
+  expect(new Watch(options, history).check(4, constant)).toEqual([])
+  expect(new Watch(options, history.slice(2)).check(4, constant)).toEqual([expect.stringMatching(/^reward function ends gave 1/)])
+})
+
 test('a batch of which filters left nothing', () => {
   const watch = new Watch({ maxTokens: 24 })
   const keys = /^none of 2 groups is left to train on, so nothing.*filters.*mask_truncated_completions.*max_off_policy_steps/
