@@ -38,6 +38,7 @@ import { moveToSync } from '../common/renames.ts'
 import { dropLaterRows, dropRows, jsonLines, textOf, writeFileAtomic } from './files.ts'
 import { acquireLock } from './run-lock.ts'
 import type { ReleaseLock } from './run-lock.ts'
+import { rewindCursors } from './sinks/cursor.ts'
 
 const lockName = 'run.lock'
 const originName = 'fork.json'
@@ -238,6 +239,7 @@ export class RunFolder {
       moveToSync(this.checkpointPath(n), aside)
     }
     const report: RewindReport = { metricsRows: dropLaterRows(this.metricsPath, step), rolloutFiles: 0, checkpoints: late }
+    rewindCursors(this.path)
     dropLaterRows(this.timelinePath, step)
     for (const n of numbersIn(namesIn(join(this.path, 'rollouts')), /^step_(\d+)(?:\.tokens)?\.jsonl$/)) {
       if (n <= step) continue

@@ -2,23 +2,15 @@
  * Sinks follow metrics.jsonl: each reads new rows at its own pace, sends them, and records its position in `sinks/<name>.json` of the run
  * folder. So the run never waits for a sink, an unreachable sink catches up later, and a resumed run goes on from there.
  */
-import { createHash } from 'node:crypto'
-import { closeSync, existsSync, fstatSync, mkdirSync, openSync, readFileSync, readSync } from 'node:fs'
+import { closeSync, existsSync, fstatSync, mkdirSync, openSync, readSync } from 'node:fs'
 import { join } from 'node:path'
 import { CLI } from '../../common/commands.ts'
 import { messageOf } from '../../common/errors.ts'
 import { writeFileAtomic } from '../files.ts'
 import { shellWord } from '../format.ts'
-import { isMetricsRow, type MetricsRow } from '../metrics-writer.ts'
-import type { OpenSink, Sink, SinkRun, SinkState } from './types.ts'
-
-/** A sink's position: bytes of metrics.jsonl that were sent, a hash and the time of the last line, and the sink's own state. */
-interface Cursor {
-  offset: number
-  line: string
-  time: number
-  state: SinkState
-}
+import type { MetricsRow } from '../metrics-writer.ts'
+import { type Cursor, hash, placeIn, rowOf } from './cursor.ts'
+import type { OpenSink, Sink, SinkRun } from './types.ts'
 
 export interface FollowOptions {
   warn: (message: string) => void
@@ -61,8 +53,7 @@ export class Follower {
     this.#options = options
     this.#file = join(run.path, 'metrics.jsonl')
     this.#cursorFile = join(run.path, 'sinks', `${name}.json`)
-    const there = readCursor(this.#cursorFile)
-    ;({ cursor: this.#cursor, rewound: this.#rewound } = placeIn(this.#file, there))
+    ;({ cursor: this.#cursor, rewound: this.#rewound } = placeIn(this.#file, this.#cursorFile))
   }
 
   /** Begins to follow. */
@@ -149,48 +140,6 @@ export class Follower {
       this.#away = true
       return count > 1
     }
-  }
-}
-
-const hash = (line: string): string => createHash('sha256').update(line).digest('hex').slice(0, 16)
-
-function readCursor(file: string): Cursor | undefined {
-  if (!existsSync(file)) return undefined
-  try {
-    return JSON.parse(readFileSync(file, 'utf8')) as Cursor
-  } catch {
-    return undefined
-  }
-}
-
-/**
- * Finds a cursor's place in the current file. After a rewind the file is shorter and its old rows were all sent; new rows after them are
- * recognised by their time.
- */
-function placeIn(file: string, cursor: Cursor | undefined): { cursor: Cursor; rewound: boolean } {
-  if (!cursor) return { cursor: { offset: 0, line: '', time: 0, state: {} }, rewound: false }
-  const text = existsSync(file) ? readFileSync(file, 'utf8') : ''
-  const bytes = Buffer.from(text)
-  if (bytes.length >= cursor.offset) {
-    const before = bytes.subarray(0, cursor.offset).toString().trimEnd().split('\n').at(-1) ?? ''
-    if (cursor.offset === 0 || hash(before) === cursor.line) return { cursor, rewound: false }
-  }
-  let offset = 0
-  for (const line of text.split('\n').slice(0, -1)) {
-    const row = rowOf(line)
-    if (row && row.time > cursor.time) break
-    offset += Buffer.byteLength(line) + 1
-  }
-  return { cursor: { ...cursor, offset }, rewound: true }
-}
-
-/** A line parsed as a row; undefined if it is not one: cut off by a kill, or edited. */
-function rowOf(line: string): MetricsRow | undefined {
-  try {
-    const row: unknown = JSON.parse(line)
-    return isMetricsRow(row) ? row : undefined
-  } catch {
-    return undefined
   }
 }
 

@@ -12,8 +12,9 @@ import { Follower } from '../../../src/monitor/sinks/follow.ts'
 import { checkSinks, followRun } from '../../../src/monitor/sinks/index.ts'
 import { openMlflow } from '../../../src/monitor/sinks/mlflow.ts'
 import { crc32c } from '../../../src/monitor/sinks/tensorboard.ts'
-import { flatConfig, type OpenSink } from '../../../src/monitor/sinks/types.ts'
+import { flatConfig, type OpenSink, type Sink } from '../../../src/monitor/sinks/types.ts'
 import type { MetricsRow } from '../../../src/monitor/metrics-writer.ts'
+import { openRunFolder } from '../../../src/monitor/run-folder.ts'
 
 interface Recorded {
   method: string
@@ -200,6 +201,34 @@ test('a server that never answers is given up at the end of the run', async () =
   expect(await followRun(['wandb'], run(), { warn: () => {}, closeMs: 200 }).close()).toEqual(['wandb'])
   expect(performance.now() - begin).toBeLessThan(10_000)
   server!.closeAllConnections()
+})
+
+test('rows that a resumed run makes again are sent, also where the clock was set back in between', async () => {
+  const sent: number[] = []
+  const rewinds: boolean[] = []
+  const open: OpenSink = (_, state, rewound) => {
+    rewinds.push(rewound)
+    const send: Sink['send'] = (some) => (sent.push(...some.map(({ time }) => time)), Promise.resolve(state))
+    return { send, finish: () => Promise.resolve() }
+  }
+  const follow = async () => await new Follower('x', run(), open, { warn: () => {} }).close()
+  const folder = openRunFolder({ outputDir: dir, runName: 'my-run', configText: '' })
+  append(rows([1, 2, 3, 4]))
+  await follow()
+  folder.rewind(2)
+  append(rows([3, 4], 1000.5 - 1))
+  await follow()
+  await follow()
+  expect(sent).toEqual([1001, 1002, 1003, 1004, 1002.5, 1003.5])
+  expect(rewinds).toEqual([false, true])
+  // Rows that were not sent before they were taken back.
+  append(rows([5, 6]))
+  folder.rewind(4)
+  append(rows([5], 900))
+  await follow()
+  expect(sent.slice(6)).toEqual([905])
+  expect(rewinds).toEqual([false, true, false])
+  folder.close()
 })
 
 test('a row is sent once, whatever happens to the run: kills, torn lines, steps that are taken back', async () => {
