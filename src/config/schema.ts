@@ -111,7 +111,11 @@ export const optimizerFields = {
   weight_decay: z.number().min(0).default(0.0).describe('Decoupled weight decay of AdamW.'),
   adam_beta1: z.number().min(0).lt(1).default(0.9).describe("Decay rate of AdamW's first moment."),
   adam_beta2: z.number().min(0).lt(1).default(0.999).describe("Decay rate of AdamW's second moment."),
-  adam_epsilon: z.number().positive().default(1e-8).describe("Added to the square root of AdamW's second moment."),
+  adam_epsilon: z
+    .number()
+    .min(1e-37) // Far less is 0 in float32, and 0 / 0 where a moment is 0.
+    .default(1e-8)
+    .describe("Added to the square root of AdamW's second moment."),
 }
 
 export const microBatchFields = {

@@ -237,6 +237,8 @@ describe('one mistake is one sentence', () => {
     ],
     ['enable_thinking = false', 'go in chat_template_kwargs, as { enable_thinking = false }'],
     ['temperature = 0', 'trainer.args.temperature is 0; it must be a number > 0.'],
+    // 0 in float32: a weight whose gradients are all 0 became 0 / 0.
+    ['adam_epsilon = 1e-46', 'trainer.args.adam_epsilon is 1e-46; it must be a number >= 1e-37.'],
     ['use_lora = "yes"', 'trainer.args.use_lora is "yes", a string; it must be true or false.'],
     ['run_name = ""', 'trainer.args.run_name is'],
     ['run_name = "a."', 'trainer.args.run_name is "a."; it must be the name of a folder: letters'],
