@@ -1,17 +1,24 @@
 /** How tool calls are found in a model's answers. */
 import type { ChatTemplate, ToolCallParser } from '../environments/index.ts'
+import { thoughtsLength } from '../inference/parsers/reasoning.ts'
 import { toolParser, toolParserFor } from '../inference/parsers/tools/index.ts'
 import type { ToolParser } from '../inference/parsers/types.ts'
 import type { Tokenizer } from '../model/tokenizer/tokenizer.ts'
 
 /**
  * The parser of this name. 'auto' is the parser of the form that the chat template renders or, if it renders no tools, of the form in which they are
- * described as text. A malformed call in tags counts as a call with its text as arguments, so that the tool can say what is wrong with them.
+ * described as text. A malformed call in tags counts as a call with its text as arguments, so that the tool can say what is wrong with them. Calls in
+ * thoughts are drafts, unless the thoughts never end: the renderers of verifiers let a call end them then.
  */
 export function toolCallParser(name: string, tokenizer: Tokenizer, template: ChatTemplate): ToolCallParser {
   const own = template.showsTools ? toolParserFor(tokenizer.toolTemplate) : 'hermes'
   const parser = name === 'auto' ? own : name
-  return (text, tools) => withBroken(toolParser(parser, { names: tools.map((tool) => tool.function.name) }), text, MOST_BROKEN)
+  return (text, tools, prompt) => {
+    const names = tools.map((tool) => tool.function.name)
+    const at = thoughtsLength(text, prompt)
+    const { content, tool_calls } = withBroken(toolParser(parser, { names }), text.slice(at), MOST_BROKEN)
+    return { content: at > 0 ? text.slice(0, at) + (content ?? '') : content, tool_calls }
+  }
 }
 
 /** Further malformed calls of an answer stay text. A toolbox refuses more calls than this by default. */

@@ -14,10 +14,11 @@ import { ChatTemplate, type EncodedPrompt } from './template.ts'
 /** Encodes messages with the model's chat template, up to and including the header that starts the assistant's turn. */
 export type PromptEncoder = (messages: Message[], tools?: readonly ToolDefinition[]) => number[]
 
-/** Finds the tool calls in an answer; `content` is the rest of the text. */
+/** Finds the tool calls in an answer; `content` is the rest of the text. `prompt`: as text, since it may begin the answer's thoughts. */
 export type ToolCallParser = (
   text: string,
   tools: readonly ToolDefinition[],
+  prompt: string,
 ) => { content: string | null; tool_calls: ToolCall[] }
 
 /**
@@ -87,7 +88,7 @@ export class PolicyClient implements ChatClient {
     const completion: ChatCompletion = { ...result, promptIds }
     if (prompt.rewritten) completion.rewritten = true
     this.#texts.set(completion, prompt.text)
-    const parsed = tools && tools.length > 0 ? this.#options.parseTools?.(result.text, tools) : undefined
+    const parsed = tools && tools.length > 0 ? this.#options.parseTools?.(result.text, tools, prompt.text) : undefined
     if (parsed && parsed.tool_calls.length > 0) {
       // Ids are derived from the call's position, so that a repeated run is identical.
       const tool_calls = parsed.tool_calls.map((call, i) => ({ ...call, id: `call_${promptIds.length}_${i}` }))

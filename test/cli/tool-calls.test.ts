@@ -1,7 +1,7 @@
 /** Calls of tools from a sampler's text to the environment: parsed by the template's own parser, with ids of their own, broken ones too. */
 import { expect, test } from 'vitest'
 import { toolCallParser } from '../../src/cli/tool-calls.ts'
-import { ChatTemplate, PolicyClient, runRollout, Rubric, tool, ToolEnv, z } from '../../src/environments/index.ts'
+import { ChatTemplate, definitionOf, PolicyClient, runRollout, Rubric, tool, ToolEnv, z } from '../../src/environments/index.ts'
 import type { Generator } from '../../src/common/types.ts'
 import { openTiny } from '../inference/tokenizers.ts'
 import { sampling } from '../environments/scripted.ts'
@@ -71,6 +71,29 @@ test.each([
   const { rollout } = await play(text, 'I give up.')
   expect(rollout).toMatchObject({ error: null, metrics: { total_tool_calls: 1, tool_errors: 1 } })
   expect(rollout.completion[1].content).toMatch(words)
+})
+
+test('a call in thoughts is a draft and is not made, broken or whole; one after them is', async () => {
+  const one = call('{"name": "add", "arguments": {"a": 1, "b": 2}}')
+  const two = call('{"name": "add", "arguments": {"a": 5, "b": 5}}')
+  const { rollout } = await play(
+    `<think>I may write <tool_call> or\n${one}</think>\n\n${two}`,
+    `<think>Or ${one}?</think>\nIt is 10.`,
+  )
+  expect(rollout).toMatchObject({ error: null, metrics: { total_tool_calls: 1, add_calls: 1, tool_errors: 0 } })
+  expect(rollout.completion[0].content).toBe(`<think>I may write <tool_call> or\n${one}</think>`)
+  expect(rollout.completion[1]).toMatchObject({ role: 'tool', content: '10' })
+  expect(rollout.completion).toHaveLength(3)
+  // Thoughts that the prompt has begun; and those that never end, which a call ends.
+  const parse = toolCallParser('auto', tiny, template)
+  const definitions = [definitionOf(add)]
+  const drafted = `Or ${one}?</think>\n${two}`
+  expect(parse(drafted, definitions, '<|assistant|><think>\n')).toMatchObject({
+    content: `Or ${one}?</think>`,
+    tool_calls: [{ function: { arguments: '{"a": 5, "b": 5}' } }],
+  })
+  expect(parse(drafted, definitions, '<|assistant|>').tool_calls).toHaveLength(2)
+  expect(parse(`<think>Hm.\n${one}`, definitions, '').tool_calls).toHaveLength(1)
 })
 
 test('a broken call beside good ones has a result too, in its place', async () => {

@@ -24,6 +24,13 @@ export function thinkingAt(prompt: string, begun = ''): Thinking {
   return own !== '' || before.endsWith(END) ? 'ended' : 'to come'
 }
 
+/** How much of a whole answer are thoughts, with their tags; 0 if it has none, or they never end. */
+export function thoughtsLength(answer: string, prompt: string): number {
+  if (thinkingAt(prompt) !== 'begun' && !answer.trimStart().startsWith(START)) return 0
+  const at = answer.indexOf(END)
+  return at < 0 ? 0 : at + END.length
+}
+
 /** Whether a chat template handles thoughts. */
 export const templateThinks = (chatTemplate: string | null): boolean => chatTemplate?.includes(END) ?? false
 
