@@ -4,7 +4,7 @@
  */
 import { tmpdir } from 'node:os'
 import { setImmediate } from 'node:timers/promises'
-import { messageOf, strayError, UserError } from '../common/errors.ts'
+import { messageOf, sentenceOf, strayError, UserError } from '../common/errors.ts'
 import { neutralSampling } from '../common/sampling.ts'
 import type { GenerationResult, Generator, Message, Rollout } from '../common/types.ts'
 import { templateProblem } from '../config/problems.ts'
@@ -160,7 +160,7 @@ async function printAnswers(
   const scored = await scoreGroup(env, played, { rewardTimeoutSeconds: LIMIT })
   for (const [i, rollout] of scored.entries()) {
     print(`  ${canned[i].name.padEnd(24)} ${line(rollout)}`)
-    if (rollout.error !== null) wrong.push(`${canned[i].name}: ${rollout.error}.`)
+    if (rollout.error !== null) wrong.push(`${canned[i].name}: ${sentenceOf(rollout.error)}`)
   }
   const longest = scored.toSorted((a, b) => b.completion.length - a.completion.length)[0]
   if (longest.completion.length > 1) {

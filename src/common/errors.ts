@@ -18,6 +18,9 @@ export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error)
 }
 
+/** A message as a sentence: with a full stop, unless it ends with one, or with a question. */
+export const sentenceOf = (message: string): string => (/[.?!]$/u.test(message) ? message : `${message}.`)
+
 /** The innermost cause of an error, as its code (ECONNREFUSED) if it has one. The errors of clients themselves say only 'Connection error.' */
 export function causeOf(error: unknown): string {
   let inner = error

@@ -2,6 +2,7 @@
  * Warnings about a run that learns nothing. Each sentence says what is wrong, and names the key to change.
  * Printed after the first batch, when the condition has held for 3 steps in a row, and then at 12, 48, ... steps.
  */
+import { sentenceOf } from '../common/errors.ts'
 import type { Metrics, Rollout } from '../common/types.ts'
 import { groupRewards, hasVariance, rewardKey } from './aggregate.ts'
 import { formatNumber, oneLine } from './format.ts'
@@ -146,5 +147,5 @@ function errorText(step: number, failed: readonly Rollout[], total: number): str
   const [top, times] = [...counts].reduce((a, b) => (b[1] > a[1] ? b : a))
   const limit = limitKey(top)
   const todo = limit ? `raise ${limit}` : `see "error" in rollouts/step_${step}.jsonl and fix the environment (env.id, env.args)`
-  return `${failed.length} of ${total} rollouts failed and are not trained on; ${times} of them with: ${oneLine(top, 200)}. To fix this, ${todo}.`
+  return `${failed.length} of ${total} rollouts failed and are not trained on; ${times} of them with: ${sentenceOf(oneLine(top, 200))} To fix this, ${todo}.`
 }

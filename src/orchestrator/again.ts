@@ -1,6 +1,6 @@
 /** Retries of a step whose rollouts all failed: what they depend on (a judge, a tool server) may come back. Without a sampler nothing can. */
 import { setTimeout as sleep } from 'node:timers/promises'
-import { UserError } from '../common/errors.ts'
+import { sentenceOf, UserError } from '../common/errors.ts'
 import { pauseMs, type Pauses } from '../common/faults.ts'
 import type { Rollout } from '../common/types.ts'
 import { limitKey } from '../monitor/warnings.ts'
@@ -62,7 +62,7 @@ export class Replays {
   evaluated(name: string, rollouts: Rollout[]): Rollout[] {
     const failed = rollouts.find(({ reward }) => reward === null)
     if (!failed || this.#stop.signal.aborted || !this.#again?.hopeless()) return rollouts
-    throw new Error(`The evaluation of ${name} could not be finished: ${failed.error}.`)
+    throw new Error(`The evaluation of ${name} could not be finished: ${sentenceOf(failed.error ?? 'no reward')}`)
   }
 }
 
@@ -70,7 +70,7 @@ function allFailed(step: number, rollouts: Rollout[], times: number): Error {
   const often = times > 1 ? `, ${times} times in a row` : ''
   const [{ error, completion_tokens }] = rollouts
   const limit = limitKey(error ?? '')
-  const message = `All ${rollouts.length} rollouts of step ${step} failed${often}. The first error: ${error}.${limit ? ` Raise ${limit}.` : ''}`
+  const message = `All ${rollouts.length} rollouts of step ${step} failed${often}. The first error: ${sentenceOf(error ?? 'no reward')}${limit ? ` Raise ${limit}.` : ''}`
   // A UserError if the environment is to blame: its code threw, its prompt is too long, or it could not score the answers. Other failures are the
   // sampler's or come from a time limit.
   const isTheirs =

@@ -114,6 +114,12 @@ describe('env check', () => {
     const stray = run('check', './stray.ts', '--model', tiny)
     expect(stray.status).toBe(2)
     expect(stray.stdout).toContain('! An error in code that nothing awaits: away (stray.ts:3:')
+    // As a judge that cannot be reached says it: a question needs no full stop.
+    writeFileSync(
+      join(folder, 'asks.ts'),
+      env("() => { throw Object.assign(new Error('Is it right?'), { stack: '' }) }", '[{ question: "c" }]'),
+    )
+    expect(run('check', './asks.ts', '--model', tiny).stdout).toMatch(/^! "I do not know\.": .* threw: Is it right\?$/m)
     writeFileSync(join(folder, 'same.ts'), env('() => 1', '[{ question: "c" }]'))
     expect(run('check', './same.ts', '--model', tiny).stdout).toContain(
       '! every answer earns 1: a reward that does not tell answers apart',
