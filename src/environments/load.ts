@@ -3,7 +3,7 @@
  * All three are modules whose default export is `loadEnvironment(args)`, and which import 'dawn-rl/environments'. A resolve hook maps that name to
  * this copy of the code, so that a file in any folder needs no path to it and no second copy is loaded.
  */
-import { existsSync, readdirSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { registerHooks } from 'node:module'
 import { isAbsolute, join, resolve } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
@@ -124,10 +124,18 @@ async function attempt<T>(id: string, path: string, what: string, work: () => T 
     if (error instanceof UserError) throw error
     const place = placeInCode(error)
     const message = place ? `${messageOf(error)} (${place})` : messageOfImport(error, path)
-    throw new UserError(`environment ${id} ${what}: ${message}`, { cause: error })
+    const python =
+      error instanceof SyntaxError && looksPython(path) ? '. It looks like Python: give it a name that ends in .py' : ''
+    throw new UserError(`environment ${id} ${what}: ${message}${python}`, { cause: error })
   } finally {
     process.off('beforeExit', onIdle)
   }
+}
+
+/** Whether a file that is no JavaScript has lines of Python, which neither JavaScript nor TypeScript can have. */
+function looksPython(path: string): boolean {
+  const text = readFileSync(path, 'utf8')
+  return /^(?:from [\w.]+ import |(?:async )?def \w+\()/mu.test(text) && !/^export /mu.test(text)
 }
 
 function checked(id: string, made: unknown): Environment {
