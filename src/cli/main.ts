@@ -78,10 +78,22 @@ async function main(words: string[]): Promise<number> {
     .exitOverride()
   for (const register of verbs) register(program)
   try {
+    needFolder()
     await program.parseAsync(words, { from: 'user' })
     return Number(process.exitCode ?? 0)
   } catch (error) {
     return report(error)
+  }
+}
+
+/** @throws UserError where the shell is in a folder that was deleted: whatever opens a file would then fail in its own way */
+function needFolder(): void {
+  try {
+    process.cwd()
+  } catch (error) {
+    throw new UserError('The working folder of this command was deleted. Change to another one (cd) and start again.', {
+      cause: error,
+    })
   }
 }
 

@@ -142,6 +142,15 @@ describe('the frame', () => {
     expect(cli(['doctor', '--jsn'])).toMatchObject({ code: 2 })
   })
 
+  it.skipIf(process.platform === 'win32')('says so where the working folder was deleted', () => {
+    const command = `folder=$(mktemp -d); cd "$folder"; rmdir "$folder"; exec '${process.execPath}' '${join(root, 'cli.js')}' train @ x.toml`
+    const { status, stderr } = spawnSync('bash', ['-c', command], { encoding: 'utf8' })
+    expect({ status, stderr }).toEqual({
+      status: 2,
+      stderr: 'The working folder of this command was deleted. Change to another one (cd) and start again.\n',
+    })
+  })
+
   it('prints version and help with exit code 0', () => {
     expect(cli(['--version'])).toMatchObject({ code: 0, out: expect.stringMatching(/^\d+\.\d+\.\d+\n$/) })
     const help = cli(['--help'])
