@@ -120,6 +120,13 @@ describe('env check', () => {
       env("() => { throw Object.assign(new Error('Is it right?'), { stack: '' }) }", '[{ question: "c" }]'),
     )
     expect(run('check', './asks.ts', '--model', tiny).stdout).toMatch(/^! "I do not know\.": .* threw: Is it right\?$/m)
+    writeFileSync(
+      join(folder, 'python.ts'),
+      'import verifiers as vf\n\ndef load_environment(**kwargs):\n    return vf.Environment()\n',
+    )
+    expect(run('check', './python.ts', '--model', tiny).stderr).toMatch(
+      /^environment \.\/python\.ts failed to load: .*\(python\.ts:1\)\. It looks like Python: give it a name that ends in \.py$/m,
+    )
     writeFileSync(join(folder, 'same.ts'), env('() => 1', '[{ question: "c" }]'))
     expect(run('check', './same.ts', '--model', tiny).stdout).toContain(
       '! every answer earns 1: a reward that does not tell answers apart',

@@ -25,10 +25,6 @@ beforeAll(() => {
   writeFileSync(join(folder, 'shout.ts'), userFile)
   writeFileSync(join(folder, 'throws.ts'), 'export default () => { throw new Error("no data here") }')
   writeFileSync(join(folder, 'syntax.js'), 'export default (')
-  writeFileSync(
-    join(folder, 'python.ts'),
-    'import verifiers as vf\n\ndef load_environment(**kwargs):\n    return vf.Environment()\n',
-  )
   writeFileSync(join(folder, 'nothing.js'), 'export const x = 1')
   writeFileSync(join(folder, 'partial.js'), 'export default () => ({ id: "p", dataset: [] })')
   writeFileSync(join(folder, 'rows.js'), 'export default () => ({ id: "r", dataset: [{ question: "q" }], evalDataset: [] })')
@@ -126,9 +122,6 @@ describe('refused in one sentence', () => {
       /^environment \.\/throws\.ts loadEnvironment threw: no data here \(throws\.ts:\d+:\d+\)$/u,
     )
     expect(await refusal('./syntax.js')).toMatch(/^environment \.\/syntax\.js failed to load: /u)
-    expect(await refusal('./python.ts')).toMatch(
-      /^environment \.\/python\.ts failed to load: .*\(python\.ts:1\)\. It looks like Python: give it a name that ends in \.py$/u,
-    )
     expect(await refusal('./nothing.js')).toContain('has no default export that is a function')
     expect(await refusal('./partial.js')).toContain('what loadEnvironment returned has no dataset')
     expect(await refusal('./rows.js')).toContain('has a row that is not { exampleId, prompt: messages, answer, info }')
