@@ -14,17 +14,20 @@ import { Gpu } from '../gpu/gpu.ts'
 import { findPython } from '../inference/vllm/server.ts'
 import { openModel, type ModelFiles } from '../model/files/open.ts'
 import { refuseLonger } from '../model/config/longrope.ts'
+import { originOf } from './train-checkpoints.ts'
 import { maxSeqLenIs } from './train-inputs.ts'
 import { adapterWords, withMicroBatch } from './gpu-memory.ts'
 
 /** Prints the resolved config, the memory table and the disk line. @throws UserError for an adapter that does not exist */
 export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
+  const forked = await forkLine(loaded)
   const best = await bestAdapter()
   const { model, problem } = await openModelOrWhy(loaded.config.model.name)
   const { ref_model: refName } = loaded.config.trainer.args
   const { model: reference, problem: noReference } = refName === undefined ? {} : await openModelOrWhy(refName)
   const { config, line } = sized(loaded, model && { ...model, reference }, best)
   console.log(stringifyConfig(config))
+  if (forked) console.log(`# ${forked}`)
   console.log(`# ${batchLine(config)}`)
   console.log(best ? `# adapter: ${best.name}${best.software ? ' (software)' : ''}` : `# no WebGPU adapter: ${CLI} doctor`)
   if (config.inference.backend === 'vllm')
@@ -43,6 +46,13 @@ export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
   console.log(`# disk: ${disk}${short === undefined ? '' : `: ${short} will not fit`}`)
   model.close()
   reference?.close()
+}
+
+/** Which checkpoint a fork would start from; undefined for other runs. @throws UserError where there is none */
+export async function forkLine({ fork }: Pick<Loaded<unknown>, 'fork'>): Promise<string | undefined> {
+  if (!fork) return undefined
+  const { from, step } = await originOf(fork, (line) => console.error(`warning: ${line}`))
+  return `fork of step ${step} of ${from}`
 }
 
 /**

@@ -1,10 +1,10 @@
 /** `train --dry-run` where vLLM samples: it says what it would start, or whom it would ask, and counts no cache of its own. */
 import { spawnSync } from 'node:child_process'
-import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { afterAll, expect, test } from 'vitest'
+import { afterAll, expect, onTestFinished, test } from 'vitest'
 import { parseConfig } from '../../src/config/load.ts'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
@@ -46,6 +46,22 @@ test('micro_batch_tokens = "auto": which number, why, and the table for it', () 
   expect(stdout).toContain(`# micro_batch_tokens = ${tokens} ("auto"): needs about `)
   expect(stdout).toContain(' of 51.2 MiB (trainer.args.gpu_memory); twice as many need ')
   expect(stdout).toContain(`x ${tokens} tokens x 128\n`)
+})
+
+test.each([
+  ['train.js', 'configs/tiny.toml'],
+  ['cli.js sft', 'configs/tiny-sft.toml'],
+])('a fork, of %s: the checkpoint that it starts from, or that there is none', (command, file) => {
+  const other = mkdtempSync(join(tmpdir(), 'dawn-rl-other-'))
+  onTestFinished(() => rmSync(other, { recursive: true }))
+  mkdirSync(join(other, 'checkpoints/step_2'), { recursive: true })
+  const of = (which: string) =>
+    spawnSync(process.execPath, [...command.split(' '), '--fork', other + which, '@', file, '--dry-run'], {
+      cwd: root,
+      encoding: 'utf8',
+    })
+  expect(of('@2').stdout).toContain(`\n# fork of step 2 of ${other}\n`)
+  expect(of('@best')).toMatchObject({ status: 2, stderr: expect.stringContaining('that run has no best checkpoint') as string })
 })
 
 test('a server that runs already', () => {
