@@ -52,6 +52,7 @@ describe('a request that is wrong', () => {
     [{ bad_words: ['no'] }, 'bad_words', /supported/],
     [{ best_of: 3 }, 'best_of', /only 1/],
     [{ priority: 2 }, 'priority', /only 0/],
+    [{ store: true }, 'store', /only false/],
     [{ suffix: 'end' }, 'suffix', /supported/],
     [{ use_beam_search: true }, 'use_beam_search', /supported/],
     [{ guided_choice: ['a'] }, 'guided_choice', /older name.*use structured_outputs\.choice/],
