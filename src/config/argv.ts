@@ -12,7 +12,7 @@ import { parse } from 'smol-toml'
 import { AT } from '../common/commands.ts'
 import { nearest } from '../common/errors.ts'
 import type { TraceLevel } from '../common/trace.ts'
-import { copyOf, isTable, mergeSources, NO_KEY, removeAt, type Source, type Table, valueAt } from './compose.ts'
+import { copyOf, isTable, mergeSources, NO_KEY, removeAt, SFT_ENV, type Source, type Table, valueAt } from './compose.ts'
 import { CKPT_ALIASES } from './ckpt-schema.ts'
 import { allowedText, leafPaths, nodeAt, type SchemaNode } from './schema-tree.ts'
 import { backendOf, findForeign } from './foreign.ts'
@@ -124,10 +124,12 @@ export function overrideSources(
   const sources: Source[] = []
   const problems: string[] = []
   const isEnvId = (path: string[] | string) => typeof path !== 'string' && path[0] === 'env' && path[2] === 'id'
+  const isId = (path: string[] | string) =>
+    isEnvId(path) || pathKey(typeof path === 'string' ? [path] : path) === pathKey([...SFT_ENV, 'id'])
   // Another id replaces the environment, whose other keys may stand before it.
   const asked = overrides
     .map((override) => ({ ...override, found: findKey(override.key, mergeSources(files), tree) }))
-    .toSorted((a, b) => Number(isEnvId(b.found)) - Number(isEnvId(a.found)))
+    .toSorted((a, b) => Number(isId(b.found)) - Number(isId(a.found)))
   for (const { value, word, found } of asked) {
     const flag = word.split('=')[0]
     if (typeof found === 'string') {

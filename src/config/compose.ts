@@ -118,12 +118,20 @@ function moveAliases(trainer: Table, args: Table, places: Map<string, string>): 
   }
 }
 
+/** The environment of supervised training. */
+export const SFT_ENV = ['data', 'env']
+
+/** Whether a later table names another environment: the args of one are meaningless to another. */
+const isOther = (before: unknown, after: unknown): boolean =>
+  isTable(before) && isTable(after) && before.id !== undefined && after.id !== undefined && before.id !== after.id
+
 /** Merges all sources into one table. Later ones win. */
 export function mergeSources(sources: Source[]): Table {
   const merged: Table = {}
   for (const source of sources) {
     const table = copyOf(source.table)
     const env = table.env
+    if (isOther(valueAt(merged, SFT_ENV), valueAt(table, SFT_ENV))) removeAt(merged, SFT_ENV)
     if (
       !source.replacesEnv &&
       Array.isArray(env) &&
@@ -133,9 +141,7 @@ export function mergeSources(sources: Source[]): Table {
       isTable(env[0])
     ) {
       const [before, after] = [merged.env[0], env[0]]
-      // The args of one environment are meaningless to another.
-      const same = after.id === undefined || before.id === undefined || after.id === before.id
-      mergeInto(merged, { ...table, env: [same ? mergeInto(before, after) : after] })
+      mergeInto(merged, { ...table, env: [isOther(before, after) ? after : mergeInto(before, after)] })
     } else mergeInto(merged, table)
   }
   return merged

@@ -659,6 +659,20 @@ describe('sft', () => {
   const fresh =
     '[model.new]\nfamily = "qwen3"\nhidden_size = 64\nintermediate_size = 128\nnum_hidden_layers = 2\nnum_attention_heads = 4\n'
 
+  test('another id of the environment leaves the arguments of the first, in an overlay as in a word', () => {
+    const path = file('answers.toml', 'model = "x"\n[data.env]\nid = "arithmetic"\nargs = { digits = 2 }\n')
+    const envOf = (...words: string[]) => {
+      const loaded = loadSftConfig(['@', path, ...words])
+      return 'help' in loaded ? undefined : loaded.config.data.env
+    }
+    const other = file('other-answers.toml', '[data.env]\nid = "reverse-text"\n')
+    expect(envOf('@', other)).toEqual({ id: 'reverse-text', args: {} })
+    expect(envOf('--data.env.id', 'reverse-text')).toEqual({ id: 'reverse-text', args: {} })
+    const words = ['--data.env.args.words', '3', '--data.env.id', 'reverse-text']
+    expect(envOf(...words)).toEqual({ id: 'reverse-text', args: { words: 3 } })
+    expect(envOf('--data.env.id', 'arithmetic', '--data.env.args.terms', '3')?.args).toEqual({ digits: 2, terms: 3 })
+  })
+
   test('a new model on the answers of an environment', () => {
     const { config } = parseSftConfig(`${fresh}[data.env]\nid = "reverse-text"\n[trainer.args]\nuse_lora = false\n`)
     expect(config.model.new).toMatchObject({
