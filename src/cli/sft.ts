@@ -122,7 +122,14 @@ async function train(
     },
     onStep: async (step, row) => {
       run.folder.check()
-      const write = () => whenThereIsRoom(`the metrics of step ${step}`, () => metrics.write(step, row), warn)
+      const write = async () => {
+        try {
+          return await whenThereIsRoom(`the metrics of step ${step}`, () => metrics.write(step, row), warn)
+        } catch (error) {
+          // At once: the last step is saved after an error, which makes the folder again.
+          throw run.folder.explain(error)
+        }
+      }
       out.step(step, await timeline.during('log', write))
       if (step < args.max_steps) trace?.begin(step + 1)
     },

@@ -2,7 +2,6 @@
  * The interface of src/monitor for runs: a run opens a monitor, reports waits to its `progress`, and gives it each finished step.
  * A step's row is on disk before its line is printed, and both before `finishStep` resolves; while the disk is full it waits.
  */
-import { existsSync } from 'node:fs'
 import { setImmediate as turn } from 'node:timers/promises'
 import { whenThereIsRoom } from '../common/faults.ts'
 import type { Metrics, PolicyVersion, Rollout } from '../common/types.ts'
@@ -152,8 +151,7 @@ export class Monitor {
     try {
       return await whenThereIsRoom(what, write, (line) => this.console.warn(line))
     } catch (error) {
-      if (existsSync(this.folder.path)) throw error
-      throw new Error(`The run folder ${this.folder.path} was deleted or moved while the run wrote into it.`, { cause: error })
+      throw this.folder.explain(error)
     }
   }
 

@@ -281,6 +281,12 @@ export class RunFolder {
     )
   }
 
+  /** An error of writing, as what it is if the folder is no longer there. */
+  explain(error: unknown): unknown {
+    if (!isSystemError(error) || existsSync(this.path)) return error
+    return new Error(`The run folder ${this.path} was deleted or moved while the run wrote into it.`, { cause: error })
+  }
+
   /** Syncs the folders, so that the names of all files so far are on disk. */
   async settle(): Promise<void> {
     for (const path of [join(this.path, 'rollouts'), this.path, dirname(this.path)]) await syncFolder(path)

@@ -1,6 +1,7 @@
 /** What a run does when something breaks, each thing broken for real: docs/reliability.md, "Faults". */
 import { spawn, spawnSync } from 'node:child_process'
-import { existsSync, readdirSync, readFileSync, realpathSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, realpathSync, rmSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { beforeAll, expect, onTestFinished, test } from 'vitest'
 import { readAdapter } from '../../src/model/files/peft.ts'
@@ -188,6 +189,23 @@ test('a reward that ends the process: a sentence with its place, and an exit cod
   const { code, stderr } = await runs.run(['--env.id', './exits.ts', 'run_name=exits', 'max_steps=2'])
   expect(code, stderr).toBe(1)
   expect(stderr).toMatch(/\nThis was ended by process\.exit\(0\) at exits\.ts:\d+:\d+, before it was done\./)
+})
+
+test('sft whose run folder is deleted says so', async () => {
+  runs.write('rows.jsonl', '{"prompt": "a", "completion": "b"}\n')
+  const args =
+    'run_name = "gone"\nlearning_rate = 1e-3\nbatch_size = 1\nmax_steps = 100000\nmax_seq_len = 64\nmicro_batch_tokens = 64\nlora_rank = 2'
+  runs.write('sft.toml', `model = "tiny"\ndata = { path = "rows.jsonl" }\n[trainer.args]\n${args}\n`)
+  const child = spawn(process.execPath, [`${root}/cli.js`, 'sft', '@', 'sft.toml'], { cwd: runs.dir })
+  onTestFinished(() => void child.kill('SIGKILL'))
+  let stderr = ''
+  child.stderr.on('data', (part: Buffer) => (stderr += part.toString()))
+  const code = new Promise<number | null>((resolve) => child.on('exit', resolve))
+  const file = runs.path('outputs/gone/metrics.jsonl')
+  while (child.exitCode === null && !(existsSync(file) && readFileSync(file, 'utf8').includes('"step":3,'))) await sleep(20)
+  rmSync(runs.path('outputs/gone'), { recursive: true, maxRetries: 5 })
+  expect(await code, stderr).toBe(1)
+  expect(stderr).toMatch(/^The run folder .*gone was deleted or moved while the run wrote into it\.$/m)
 })
 
 test.skipIf(!hasPython)('a terminal that is closed: the step is finished and saved', async () => {
