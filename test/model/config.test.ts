@@ -589,3 +589,7 @@ describe('what is refused names file and key', () => {
     expect(await userErrorOf(() => parse(more))).toBe(message)
   })
 })
+
+test("swish is transformers' other name of silu", () => {
+  expect(parse({ hidden_act: 'swish' })).toEqual(parse({ hidden_act: 'silu' }))
+})
