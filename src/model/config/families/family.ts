@@ -43,8 +43,9 @@ export function eightsOfParts(sizes: Record<string, number>, file: string): void
 
 /** For families whose MLP is gated with SiLU. */
 export function silu(raw: Json, refuse: (key: string, why: string) => UserError): void {
-  // transformers' other name of it.
-  if (!['silu', 'swish'].includes(String(raw.hidden_act ?? 'silu'))) throw refuse('hidden_act', 'and only silu is supported')
+  const act = raw.hidden_act ?? 'silu'
+  // swish is transformers' other name of it.
+  if (act !== 'silu' && act !== 'swish') throw refuse('hidden_act', 'and only silu is supported')
 }
 
 /** Likewise, where mlp_bias may be asked for. */
