@@ -38,5 +38,5 @@ export async function closeAll(opened: { close(): unknown }[]): Promise<void> {
   if (errors.length > 0) throw errors[0]
 }
 
-/** Closes all of these after an error of opening, which says more than one of closing would. */
+/** Closes all of these after an error, which says more than one of closing would. */
 export const giveUp = (opened: { close(): unknown }[]): Promise<void> => closeAll(opened).catch(() => {})

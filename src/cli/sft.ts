@@ -40,6 +40,7 @@ async function sft(words: string[]): Promise<void> {
 
 /** A run on one device, from its opening to its last words. */
 async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
+  const { closeAll, giveUp } = await import('./opening.ts')
   const { openSft, saveTo } = await import('./sft-setup.ts')
   const { followRun } = await import('../monitor/sinks/index.ts')
   const { LostRun } = await import('./train-again.ts')
@@ -86,10 +87,8 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
     const { lost } = trainer.decoder.gpu
     throw lost ? new LostRun(folder, lost, config) : error
   } finally {
-    timeline.close()
-    await trace?.close()
-    await sinks.close(failed)
-    await run.close()
+    const opened = [run, { close: () => sinks.close(failed) }, { close: () => trace?.close() }, timeline]
+    await (failed ? giveUp : closeAll)(opened)
   }
 }
 

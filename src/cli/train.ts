@@ -52,6 +52,7 @@ async function runOnce(loaded: Loaded<RunConfig>, stop: AbortSignal): Promise<vo
   const { followRun } = await import('../monitor/sinks/index.ts')
   const { LostRun } = await import('./train-again.ts')
   const { withPhases } = await import('./phases.ts')
+  const { closeAll, giveUp } = await import('./opening.ts')
   const { StepTimeline } = await import('./timeline.ts')
   const { writeOrigin } = await import('./run-origin.ts')
   const run = await openRun(loaded)
@@ -77,11 +78,8 @@ async function runOnce(loaded: Loaded<RunConfig>, stop: AbortSignal): Promise<vo
     keep = lost !== undefined || !(error instanceof UserError)
     throw lost ? new LostRun(folder, lost, config) : error
   } finally {
-    timeline.close()
-    await origin
-    await trace?.close()
-    await sinks.close(failed)
-    await run.close()
+    const opened = [run, { close: () => sinks.close(failed) }, { close: () => trace?.close() }, { close: () => origin }, timeline]
+    await (failed ? giveUp : closeAll)(opened)
     if (!keep) run.folder.discard()
   }
 }
