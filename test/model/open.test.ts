@@ -66,6 +66,9 @@ describe('a folder', () => {
     )
     writeFileSync(config, JSON.stringify({ ...raw, tie_word_embeddings: false }))
     expect(await userErrorOf(() => openModel(dir))).toContain('Tensor lm_head.weight is missing')
+    writeFileSync(join(dir, 'quantize_config.json'), '{"bits": 4}')
+    expect(await userErrorOf(() => openModel(dir))).toContain(`${dir} has a quantize_config.json: quantised weights are not`)
+    rmSync(join(dir, 'quantize_config.json'))
     writeFileSync(config, JSON.stringify(raw))
     // One file of all weights comes first: transformers leaves the index of an earlier save beside it, without its shards.
     writeFileSync(

@@ -75,7 +75,11 @@ async function openFolder(dir: string, ref: string, name: string): Promise<Model
     checkTensors(config, tensors, dir)
   } catch (error) {
     tensors.close()
-    throw error
+    // Older GPTQ folders do not say so in config.json.
+    if ((await kindOf(join(dir, 'quantize_config.json'))) === null) throw error
+    throw new UserError(
+      `${dir} has a quantize_config.json: quantised weights are not supported. Use the F32, F16 or BF16 model, or a GGUF file.`,
+    )
   }
   return {
     name,

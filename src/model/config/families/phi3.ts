@@ -53,6 +53,9 @@ export const phi3: Family = {
   },
 }
 
+/** Of a Phi-3 in transformers that does not say. */
+const ORIGINAL_POSITIONS = 4096
+
 /** transformers lets a Phi-3 have longrope or none. */
 function rope(raw: Json, file: string, maxPositions: number, rotaryDim: number) {
   const { where, given: keys } = ropeKeys(raw, file)
@@ -63,7 +66,7 @@ function rope(raw: Json, file: string, maxPositions: number, rotaryDim: number) 
   if (!isLong && scaling.type !== 'default')
     throw new UserError(`${file}: ${where}.rope_type is "${scaling.type}", and a Phi-3 may only have default and longrope.`)
   if (!isLong) return { ropeTheta, ropeScaling: scaling }
-  const original = keyReader(raw, file).count('original_max_position_embeddings')
+  const original = keyReader(raw, file).optionalCount('original_max_position_embeddings') ?? ORIGINAL_POSITIONS
   const ropeScaling = readLongRope(keys, `${file}: ${where}`, original, maxPositions, rotaryDim)
   return { ropeTheta, ropeScaling, maxPositionEmbeddings: Math.min(original, maxPositions) }
 }
