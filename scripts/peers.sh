@@ -21,11 +21,8 @@ fi
 use_node # the scripts start cli.js and train.js
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 if [ $# -gt 0 ]; then exec "$venv/bin/python" "$@"; fi
-found=no
-for script in test/peers/test_*.py; do
-  [ -f "$script" ] || continue
-  found=yes
-  say "$script"
-  "$venv/bin/python" "$script"
-done
-[ $found = yes ] || { warn 'test/peers has no test_*.py'; exit 1; }
+scripts=(test/peers/test_*.py)
+[ -f "${scripts[0]}" ] || { warn 'test/peers has no test_*.py'; exit 1; }
+# Two at a time, as Python imports with one core. What a script prints comes when it is done.
+# shellcheck disable=SC2016 # expanded by the inner shell
+printf '%s\n' "${scripts[@]}" | xargs -n 1 -P 2 bash -c 'code=0; said=$("$0" "$1" 2>&1) || code=$?; printf "%s\n%s\n" "peers: $1" "$said"; exit $code' "$venv/bin/python"
