@@ -39,7 +39,7 @@ export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
   }
   for (const files of [model, reference])
     if (files) refuseLonger(files, config.trainer.args.max_seq_len, maxSeqLenIs(config.trainer.args))
-  const table = memoryTable(memoryOf(config, { ...model, reference }), model.config, best?.limits)
+  const table = memoryTable(memoryOf(config, { ...model, reference }, best?.limits), model.config, best?.limits)
   console.log(`# GPU memory for ${model.name}\n${table.replaceAll(/^/gm, '#')}`)
   if (noReference) console.log(`# the reference model is not counted: ${noReference}`)
   const { line: disk, short } = diskLine(config, model.config, model.path, config.trainer.args.output_dir)

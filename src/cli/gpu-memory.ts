@@ -61,7 +61,7 @@ export function adapterWords({ facts, device: opened }: Gpu): AdapterWords & { l
     device,
     vendor,
     software,
-    limits: { maxStorageBufferBindingSize: limits.maxBinding, maxBufferSize: limits.maxBuffer },
+    limits: { maxStorageBufferBindingSize: limits.maxBinding, maxBufferSize: limits.maxBuffer, software },
   }
 }
 

@@ -19,9 +19,10 @@
  * - Head: logits of up to 512 tokens at a time, at most 48 MiB (never T x V), and a few numbers per token.
  * - KV cache: 2 L S N K float32, exact copies of what the trainer would compute (f16 with kv_cache_dtype), or kv_cache_bytes. None if vLLM samples,
  *   whose memory is separate.
+ *   The engine cuts the cache to what the adapter binds (a layer's keys are one binding).
  * - States of layers without a KV cache (Gated DeltaNets of Qwen3.5, convolutions of LFM2): S + 1 for each layer.
  * - Decoding: one layer inside for S tokens and up to B prompt tokens (max_num_batched_tokens - S, or 256), and S x V logits for the sampler, at most
- *   64 MiB.
+ *   64 MiB. On GPUs, few rows divide their keys among workgroups, whose partial outputs are 4 rows x heads x splits x (head size + 2).
  *
  * Buffer pools round sizes up by as much as an eighth, and drivers add memory of their own. Not included are the textures in which CPU drivers stage
  * what they read repeatedly (at most 4 MiB for each width of a product, and q, k, v and dO of one attention): 8% for a model of 1 M weights,
@@ -74,6 +75,8 @@ export interface MemoryOptions {
   /** Default: room for maxSeqLen tokens of each sequence. */
   kvCacheBytes?: number
   kvCacheDtype?: 'f32' | 'f16'
+  /** Of the adapter. Default: those of a GPU that binds any size. */
+  limits?: MemoryLimits
 }
 
 /** Another model as the reference; `blocks` as in MemoryOptions. */
@@ -93,15 +96,15 @@ const MIB = 2 ** 20
 /** Number of tokens whose logits the trainer's head holds at a time (src/autograd/ops/head.ts). */
 export const headRows = (vocabulary: number): number =>
   Math.min(512, Math.max(64, Math.floor((48 * MIB) / (vocabulary * 4) / 64) * 64))
-/** Prompt tokens that one step of the engine computes, and bytes of the sampler's logits (src/inference/engine.ts, sampler.ts). */
+/** Prompt tokens that one step of the engine computes, bytes of the sampler's logits, tokens of a page of the cache (src/inference/engine.ts, sampler.ts). */
 const PREFILL_ROWS = 256
+const PAGE = 16
 const SAMPLER_BYTES = 64 * MIB
 
 /** Estimates the memory of a run, part by part. Parts of 0 bytes are left out. */
 export function estimateMemory(options: MemoryOptions): MemoryRow[] {
-  const { model, microBatchTokens: T, maxNumSeqs: S, maxSeqLen: N } = options
+  const { model, microBatchTokens: T, maxNumSeqs: S } = options
   const { hiddenSize: H, intermediateSize: I, layers: L, vocabSize: V } = model
-  const K = model.kvHeads * model.headDim
   const weights = weightCount(model)
   const adapter = options.useLora ? adapterParameters(options) : 0
   const trained = options.useLora ? adapter : weights
@@ -132,18 +135,7 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
         { name: 'one layer', bytes: T * backward, how: `gradients that pass through one layer, ${T} tokens` },
       ]
   const prefill = options.prefillRows ?? PREFILL_ROWS
-  const half = options.kvCacheDtype === 'f16'
-  const attending = attentionLayers(model)
-  const whole = (half ? 4 : 8) * attending * S * N * K
-  const given = options.kvCacheBytes
-  const kvCache: MemoryRow =
-    given === undefined || given >= whole
-      ? {
-          name: 'KV cache',
-          bytes: whole,
-          how: `${S} completions x ${N} tokens x ${attending} layers, ${half ? 'f16' : 'float32'}`,
-        }
-      : { name: 'KV cache', bytes: S > 0 ? given : 0, how: `kv_cache_bytes, for ${Math.floor((given / whole) * S * N)} tokens` }
+  const splits = splitsHeld(options)
   const { blocks } = options
   const inBlocks = blocks?.values ?? 0
   const rows: MemoryRow[] = [
@@ -156,15 +148,41 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
     { name: 'Adam', bytes: moments, how: `two moments of each, ${in8bit ? '8 bits and a scale for every 256' : 'float32'}` },
     ...kept,
     { name: 'head', bytes: 4 * (logits * V + 2 * T * H + 3 * T), how: `logits of ${logits} tokens at a time x ${V} words` },
-    kvCache,
+    ...cacheRows(options),
     ...stateRows(model, S),
     {
       name: 'decoding',
-      bytes: S > 0 ? (S + prefill) * inner + sampled * 4 * V : 0,
-      how: `one token of each of ${S} completions, ${prefill} prompt tokens, logits of ${sampled}`,
+      bytes: S > 0 ? (S + prefill) * inner + sampled * 4 * V + splits.bytes : 0,
+      how: `one token of each of ${S} completions, ${prefill} prompt tokens, logits of ${sampled}${splits.how}`,
     },
   ]
   return rows.filter((row) => row.bytes > 0)
+}
+
+/** The KV cache, as large as asked for, or cut to kv_cache_bytes or to what the adapter binds (src/inference/cache-size.ts). */
+function cacheRows({ model, maxNumSeqs: S, maxSeqLen: N, kvCacheBytes, kvCacheDtype, limits }: MemoryOptions): MemoryRow[] {
+  const [attending, K, half] = [attentionLayers(model), model.kvHeads * model.headDim, kvCacheDtype === 'f16']
+  const each = (half ? 4 : 8) * attending * K
+  const bound = limits ? (Math.floor(bindable(limits) / (K * (half ? 2 : 4) * PAGE)) - 1) * PAGE * each : Infinity
+  const whole = S * N * each
+  const bytes = Math.max(0, Math.min(whole, kvCacheBytes ?? Infinity, bound))
+  const cut = bytes === kvCacheBytes ? 'kv_cache_bytes' : 'as much as the GPU adapter binds'
+  const how =
+    bytes < whole
+      ? `${cut}, for ${Math.floor(bytes / each)} tokens`
+      : `${S} completions x ${N} tokens x ${attending} layers, ${half ? 'f16' : 'float32'}`
+  return [{ name: 'KV cache', bytes: S > 0 ? bytes : 0, how }]
+}
+
+/** Partial outputs of attention where a GPU divides the keys of a few rows among workgroups (decodeSplits of src/kernels/attention/attention.ts). */
+function splitsHeld({ model, maxNumSeqs, maxSeqLen, limits }: MemoryOptions): Pick<MemoryRow, 'bytes' | 'how'> {
+  const { heads, kvHeads, headDim } = model
+  const splits = Math.ceil(maxSeqLen / 256)
+  const together = [4, 3, 2, 1].find((n) => (heads / kvHeads) % n === 0)!
+  const few = Math.ceil((512 * together) / heads) - 1
+  const bound = limits ? Math.floor(bindable(limits) / (4 * heads * splits * headDim)) : Infinity
+  const rows = limits?.software || splits === 1 ? 0 : Math.min(maxNumSeqs, few, bound)
+  return { bytes: 4 * rows * heads * splits * (headDim + 2), how: rows > 0 ? `, keys of ${rows} in ${splits} splits` : '' }
 }
 
 /**
@@ -270,7 +288,7 @@ export interface SizedModel {
 }
 
 /** `estimateMemory` for a resolved config. */
-export function memoryOf(config: RunConfig | SftConfig, model: SizedModel): MemoryRow[] {
+export function memoryOf(config: RunConfig | SftConfig, model: SizedModel, limits?: MemoryLimits): MemoryRow[] {
   const { args } = config.trainer
   const embedded = 'inference' in config && config.inference.backend === 'embedded' ? config.inference : undefined
   return estimateMemory({
@@ -291,6 +309,7 @@ export function memoryOf(config: RunConfig | SftConfig, model: SizedModel): Memo
     prefillRows: embedded?.max_num_batched_tokens && embedded.max_num_batched_tokens - embedded.max_num_seqs,
     kvCacheBytes: embedded?.kv_cache_bytes,
     kvCacheDtype: embedded?.kv_cache_dtype,
+    limits,
   })
 }
 
@@ -307,7 +326,13 @@ function referenceOf({ model, trainer: { args } }: RunConfig | SftConfig, { refe
 export interface MemoryLimits {
   maxStorageBufferBindingSize: number
   maxBufferSize: number
+  /** Whether the adapter is a CPU driver. */
+  software?: boolean
 }
+
+/** Bytes of the largest binding. */
+export const bindable = ({ maxStorageBufferBindingSize, maxBufferSize }: MemoryLimits): number =>
+  Math.min(maxStorageBufferBindingSize, maxBufferSize)
 
 /**
  * The table of `--dry-run` with a total. If limits are given, it has a line on the largest matrix. WebGPU does not report how much memory a GPU has,
@@ -321,7 +346,7 @@ export function memoryTable(rows: MemoryRow[], model?: ModelConfig, limits?: Mem
   const lines = all.map((row, i) => `  ${row.name.padEnd(nameWidth)}  ${sizes[i].padStart(sizeWidth)}  ${row.how}`.trimEnd())
   if (model && limits) {
     const embedding = model.vocabSize * model.hiddenSize * 2
-    const room = Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize)
+    const room = bindable(limits)
     const parts = Math.ceil(embedding / room)
     lines.push(
       `  The GPU adapter binds ${formatBytes(room)} at a time; the embedding (${formatBytes(embedding)} in bf16) ` +

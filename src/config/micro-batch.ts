@@ -8,7 +8,7 @@ import { join } from 'node:path'
 import { UserError } from '../common/errors.ts'
 import { formatBytes } from '../monitor/format.ts'
 import { readSource, valueAt } from './compose.ts'
-import { memoryOf, type MemoryLimits, type SizedModel } from './memory.ts'
+import { bindable, memoryOf, type MemoryLimits, type SizedModel } from './memory.ts'
 import type { RunConfig } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
 
@@ -44,7 +44,7 @@ export function sizeMicroBatch<Config extends RunConfig | SftConfig>(
   const { args } = config.trainer
   const { least, most } = autoRange(args)
   const { binds, widest } = bindings(model, limits)
-  const needs = (tokens: number) => bytesOf(withTokens(config, tokens), model)
+  const needs = (tokens: number) => bytesOf(withTokens(config, tokens), model, limits)
   const fits = (tokens: number) => needs(tokens) <= SHARE * room.bytes
   const whole = `${Math.round(SHARE * 100)}% of ${formatBytes(room.bytes)} (${room.from})`
   let tokens = least
@@ -90,7 +90,7 @@ export function keepMicroBatch<Config extends RunConfig | SftConfig>(
 ): { config: Config; line: string } {
   const sized = withTokens(config, tokens)
   const { binds, widest } = bindings(model, limits)
-  const needed = bytesOf(sized, model)
+  const needed = bytesOf(sized, model, limits)
   const why =
     widest * tokens > binds
       ? `an activation of ${formatBytes(widest * tokens)} is more than the adapter binds at once (${formatBytes(binds)})`
@@ -109,12 +109,12 @@ export function keepMicroBatch<Config extends RunConfig | SftConfig>(
 
 /** The largest binding of a GPU adapter in bytes, and the bytes of the widest row of activations. */
 const bindings = ({ config: model }: SizedModel, limits: MemoryLimits) => ({
-  binds: Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize),
+  binds: bindable(limits),
   widest: 4 * Math.max(model.hiddenSize, model.intermediateSize, model.heads * model.headDim),
 })
 
-const bytesOf = (config: RunConfig | SftConfig, model: SizedModel) =>
-  memoryOf(config, model).reduce((sum, row) => sum + row.bytes, 0)
+const bytesOf = (config: RunConfig | SftConfig, model: SizedModel, limits: MemoryLimits) =>
+  memoryOf(config, model, limits).reduce((sum, row) => sum + row.bytes, 0)
 
 /** The config with this number of tokens, which is at least max_seq_len. */
 function withTokens<Config extends RunConfig | SftConfig>(config: Config, tokens: number): Config {

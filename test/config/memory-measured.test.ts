@@ -10,10 +10,13 @@ import { parseConfig } from '../../src/config/load.ts'
 import { headRows, memoryOf } from '../../src/config/memory.ts'
 import type { RunConfig } from '../../src/config/schema.ts'
 import { hashSeed, Random } from '../../src/common/random.ts'
+import { decodeSplits } from '../../src/kernels/attention/attention.ts'
 import type { ModelTensors } from '../../src/model/decoder/load.ts'
 import { madeTensors } from '../../src/model/decoder/shapes.ts'
 import type { ModelConfig } from '../../src/model/types.ts'
 import { newModel } from '../../src/trainer/new-model.ts'
+import { withFacts } from '../facts.ts'
+import { freshGpu } from '../gpu/fresh.ts'
 import { measureRun } from './measure.ts'
 
 const model = newModel(
@@ -72,6 +75,37 @@ const config = (args: string) =>
 
 test('rows of the head as the trainer takes them', () => {
   for (const vocabulary of [262, 32000, 49152, 151936, 262144]) expect(headRows(vocabulary)).toBe(headChunkRows(vocabulary))
+})
+
+test('partial outputs of decoding as the engine takes them on a GPU', async () => {
+  const gpu = await freshGpu()
+  const { maxBinding } = gpu.facts.limits
+  const pages = { pages: undefined as never, size: 16, f16: false, prompts: false }
+  await withFacts(gpu, { software: false }, async () => {
+    for (const [heads, kvHeads, headDim] of [
+      [32, 8, 128],
+      [4, 2, 32],
+      [14, 2, 64],
+      [9, 3, 64],
+      [40, 40, 128],
+    ])
+      // prettier-ignore
+      for (const longest of [256, 257, 4096, 131_072])
+        for (const sequences of [1, 60, 64, 600]) {
+          const taken = Array.from({ length: sequences }, (_, i) => {
+            const splits = decodeSplits(gpu, i + 1, { heads, kvHeads, headDim }, { ...pages, longest })
+            return splits > 1 ? 4 * (i + 1) * heads * splits * (headDim + 2) : 0
+          })
+          const run = parseConfig(`model = "x"\n[env]\nid = "reverse-text"\n[inference]\nmax_num_seqs = ${sequences}`).config
+          run.trainer.args.max_seq_len = longest
+          const [onCpu, onGpu] = [true, false].map((software) => {
+            const limits = { maxStorageBufferBindingSize: maxBinding, maxBufferSize: maxBinding, software }
+            const rows = memoryOf(run, { config: { ...model.config, heads, kvHeads, headDim } }, limits)
+            return rows.find(({ name }) => name === 'decoding')!.bytes
+          })
+          expect(onGpu - onCpu, `${sequences} x ${longest}, ${heads} heads`).toBe(Math.max(...taken))
+        }
+  })
 })
 
 describe('within a quarter of the truth', () => {

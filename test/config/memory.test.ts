@@ -66,6 +66,43 @@ test('full fine-tuning, more tokens, no checkpointing: what grows, and how', () 
   expect(kept).toBeGreaterThan(5 * bytes(memoryOf(config(''), { config: smollm2 }), 'activations kept'))
 })
 
+test('a KV cache that is larger than the adapter binds is cut, as the engine cuts it', () => {
+  const limits = (binding: number) => ({ maxStorageBufferBindingSize: binding, maxBufferSize: 2 ** 31 })
+  const cache = (of: ModelConfig, binding: number, args = '') =>
+    memoryOf(config(args), { config: of }, limits(binding)).find((row) => row.name === 'KV cache')
+  // A layer's keys are 32 completions x 128 tokens x 192 values.
+  const whole = 32 * 128 * 192 * 4
+  expect(cache(smollm2, whole + 16 * 192 * 4)).toMatchObject({ bytes: 60 * whole })
+  const cut = { bytes: 60 * (whole - 16 * 192 * 4), how: 'as much as the GPU adapter binds, for 4080 tokens' }
+  expect(cache(smollm2, whole + 16 * 192 * 4 - 1)).toEqual({ name: 'KV cache', ...cut })
+  expect(cache(smollm2, whole / 2, '[inference]\nkv_cache_dtype = "f16"')).toMatchObject({ bytes: 30 * (whole - 16 * 192 * 4) })
+  expect(cache(smollm2, 2 ** 30, '[inference]\nkv_cache_bytes = 100_000_000')).toMatchObject({
+    bytes: 100_000_000,
+    how: 'kv_cache_bytes, for 2170 tokens',
+  })
+})
+
+test('decoding few long completions on a GPU: partial outputs of the splits of their keys', () => {
+  const long = { ...smollm2, heads: 32, kvHeads: 8, headDim: 128 }
+  const row = (seqs: number, length: number, software: boolean, binding: number) => {
+    const run = config(`[inference]\nmax_num_seqs = ${seqs}`)
+    run.trainer.args.max_seq_len = length
+    const limits = { maxStorageBufferBindingSize: binding, maxBufferSize: 2 ** 32, software }
+    return memoryOf(run, { config: long }, limits).find(({ name }) => name === 'decoding')!
+  }
+  const more = (seqs: number, length: number, binding = 2 ** 32 - 4) =>
+    row(seqs, length, false, binding).bytes - row(seqs, length, true, binding).bytes
+  const each = 32 * (131072 / 256) * 130 * 4
+  expect(more(60, 131072)).toBe(60 * each)
+  expect(row(60, 131072, false, 2 ** 32).how).toMatch(/ logits of 60, keys of 60 in 512 splits$/)
+  // Of more completions, at most as many as leave the GPU idle: 64 x 32 heads, 4 together, are 512 workgroups.
+  expect(more(64, 131072)).toBe(63 * each)
+  expect(more(300, 131072)).toBe(63 * each)
+  expect(more(56, 256)).toBe(0)
+  // 16 completions bind 128 MiB, 20 more.
+  expect(more(56, 131072, 2 ** 27)).toBe(16 * each)
+})
+
 const small: MemoryOptions = {
   model: smollm2,
   useLora: false,
