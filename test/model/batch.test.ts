@@ -46,11 +46,21 @@ test.each([
   [[{ input_ids: [1, 2], loss_mask: [1] }], 'sequence 0: loss_mask has 1 entries and input_ids 2; they must be as many.'],
   [[{ input_ids: [1, 2], loss_mask: [0, 2] }], 'sequence 0: loss_mask[1] is 2; it must be 0 or 1.'],
   [[{ input_ids: [1, 2], advantages: [0, null] }], 'sequence 0: advantages[1] is null; it must be a finite number.'],
+  [
+    [{ input_ids: [1, 2], advantage: [0, 1] }],
+    'sequence 0: advantage is not a field; did you mean advantages? The fields are input_ids, loss_mask,',
+  ],
+  [[{ inputs_ids: [1, 2] }], 'sequence 0: inputs_ids is not a field; did you mean input_ids?'],
   [[{ input_ids: [1, 2], inference_logprobs: 3 }], 'sequence 0: inference_logprobs must be a list.'],
 ])('refuses %j', async (value, message) => {
   const text = await userErrorOf(() => read(value))
   expect(text).toContain(path)
   expect(text).toContain(message)
+})
+
+test('other fields may stand beside: a text, or one like a field that is there as well', async () => {
+  const [sample] = await read([{ input_ids: [3, 1], text: 'so', id: 7, advantages: [0, 1], advantage: 1 }])
+  expect([...sample.advantages]).toEqual([0, 1])
 })
 
 test('refuses a file in another encoding', async () => {
