@@ -2,7 +2,9 @@
  * `merge`: writes a model as a Hugging Face folder, with a LoRA adapter folded in where one is given. Without one it is how a GGUF
  * becomes a folder that transformers and vLLM read.
  */
+import { statSync } from 'node:fs'
 import type { Command } from 'commander'
+import { UserError } from '../common/errors.ts'
 import { checkModelFolder, unwritten } from './out-file.ts'
 import { stopOnSignal } from './stop.ts'
 
@@ -31,7 +33,10 @@ async function merge(options: MergeOptions): Promise<void> {
   const { openModel } = await import('../model/files/open.ts')
   const { readAdapter } = await import('../model/files/peft.ts')
   const { writeMerged } = await import('../model/files/export.ts')
-  if (options.force) checkModelFolder('--out', options.out)
+  const isThere = statSync(options.out, { throwIfNoEntry: false })?.isDirectory() === true
+  if (options.force || isThere) checkModelFolder('--out', options.out)
+  if (!options.force && isThere)
+    throw new UserError(`--out ${options.out} exists already. Name another folder, or replace this one with --force.`)
   const adapter = options.adapter === undefined ? null : await readAdapter(options.adapter)
   const model = await openModel(options.model)
   const stop = stopOnSignal('what was written is removed')

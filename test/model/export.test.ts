@@ -217,7 +217,12 @@ describe('the verb merge', () => {
     const words = ['--model', model('qwen3'), '--adapter', join(golden, 'qwen3/adapter'), '--out', out]
     await run(...words)
     expect(readdirSync(out).toSorted()).toEqual(['config.json', 'generation_config.json', 'model.safetensors'])
-    expect(await userErrorOf(() => run(...words))).toContain('exists already')
+    expect(await userErrorOf(() => run(...words))).toBe(
+      `--out ${out} exists already. Name another folder, or replace this one with --force.`,
+    )
+    expect(await userErrorOf(() => run(...words.slice(0, -1), dir))).toBe(
+      `--out is ${dir}, which holds something other than a model. Name another folder.`,
+    )
     await run(...words, '--force')
     await expect(run('--model', 'x')).rejects.toThrow('--out')
   })
