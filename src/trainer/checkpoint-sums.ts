@@ -23,7 +23,7 @@ export async function changedBecause(dir: string): Promise<string | undefined> {
   if (!existsSync(join(dir, SUMS))) return undefined
   let sums: Record<string, string>
   try {
-    sums = JSON.parse(readFileSync(join(dir, SUMS), 'utf8')) as Record<string, string>
+    sums = readTable<string>(join(dir, SUMS))
   } catch (error) {
     return `its ${SUMS} cannot be read (${messageOf(error)})`
   }
@@ -31,6 +31,13 @@ export async function changedBecause(dir: string): Promise<string | undefined> {
     if ((await sumOf(join(dir, name))) !== sum)
       return `${name} has the right size, but its bytes are not the ones that were written`
   return undefined
+}
+
+/** Reads a JSON object. @throws an error of the system, or one that says what is wrong */
+export function readTable<Value>(file: string): Record<string, Value> {
+  const value: unknown = JSON.parse(readFileSync(file, 'utf8'))
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) throw new Error('it holds no JSON object')
+  return value as Record<string, Value>
 }
 
 async function sumOf(file: string): Promise<string> {

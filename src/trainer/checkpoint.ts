@@ -36,7 +36,7 @@ import {
   type Best,
   type KeepRules,
 } from './checkpoint-keep.ts'
-import { changedBecause, writeSums } from './checkpoint-sums.ts'
+import { changedBecause, readTable, writeSums } from './checkpoint-sums.ts'
 import { MOMENTS, type MomentData } from './optimizer.ts'
 import type { Trainer } from './trainer.ts'
 
@@ -315,7 +315,7 @@ export async function newestIntact(root: string): Promise<Newest> {
 export function brokenBecause(dir: string): string | undefined {
   let sizes: Record<string, number>
   try {
-    sizes = JSON.parse(readFileSync(join(dir, MARKER), 'utf8')) as Record<string, number>
+    sizes = readTable<number>(join(dir, MARKER))
   } catch (error) {
     return (error as NodeJS.ErrnoException).code === 'ENOENT'
       ? `it has no ${MARKER} file`

@@ -336,6 +336,11 @@ describe('which one is the newest', () => {
         new RegExp(`${file} has the right size but the wrong content`),
       ],
     ),
+    ...['null', '[]', '7'].map((text): [string, (dir: string) => void, RegExp] => [
+      `${text} in STABLE`,
+      (dir) => writeFileSync(join(dir, 'STABLE'), text),
+      /its STABLE cannot be read \(it holds no JSON object\)/,
+    ]),
     ['an empty folder', (dir: string) => readdirSync(dir).forEach((f) => rmSync(join(dir, f))), /no STABLE/],
   ])('half-written: %s', async (what, harm, why) => {
     const root = join(folder, what.replaceAll(' ', '-'))
@@ -381,6 +386,11 @@ describe('which one is the newest', () => {
     expect(await newestIntact(root)).toMatchObject({ newest: { step: 6 }, broken: [] })
     writeFileSync(join(late, 'crc32.json'), Buffer.alloc(statSync(join(late, 'crc32.json')).size, 'x'))
     expect((await newestIntact(root)).broken).toEqual([expect.stringContaining('crc32.json cannot be read')])
+    for (const text of ['null', '[]', '7']) {
+      writeFileSync(join(late, 'crc32.json'), text.padEnd(statSync(join(late, 'crc32.json')).size))
+      const why = `${late}: its crc32.json cannot be read (it holds no JSON object)`
+      expect((await newestIntact(root)).broken).toEqual([why])
+    }
     end()
   })
 
