@@ -176,6 +176,10 @@ export class RunFolder {
     this.checkpointsPath = join(path, 'checkpoints')
     const logs = join(path, 'logs')
     this.timelinePath = join(logs, 'timeline.jsonl')
+    const wrong = [this.configPath, this.metricsPath, this.timelinePath].find((file) =>
+      statSync(file, { throwIfNoEntry: false })?.isDirectory(),
+    )
+    if (wrong) throw new UserError(`${wrong} is a folder, but a run writes a file there. Move it away.`)
     const rollouts = join(path, 'rollouts')
     for (const folder of [path, logs, rollouts]) clearAside(folder)
     for (const folder of [logs, this.checkpointsPath, rollouts]) mkdirSync(folder, { recursive: true })

@@ -86,6 +86,19 @@ test('what cannot be a run folder is refused in one sentence', () => {
   if (existsSync('/proc/self')) expect(errorOf(() => open('/proc/none'), base)).toContain('Cannot make the run folder')
 })
 
+test.each(['config.toml', 'metrics.jsonl', 'logs/timeline.jsonl'])(
+  'a folder in the place of %s: one sentence, no lock',
+  (file) => {
+    const base = temporaryFolder()
+    open(base).close()
+    rmSync(join(base, 'first', file), { force: true })
+    mkdirSync(join(base, 'first', file))
+    const words = `${join(base, 'first', file)} is a folder, but a run writes a file there. Move it away.`
+    expect(() => open(base, { resume: true })).toThrow(new UserError(words))
+    expect(existsSync(join(base, 'first', 'run.lock'))).toBe(false)
+  },
+)
+
 test.runIf(process.platform === 'linux')('a run folder that is made by half is taken away again', () => {
   const base = temporaryFolder()
   // The lock has room in the longest path there can be, the log's link has not.
