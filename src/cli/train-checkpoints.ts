@@ -68,7 +68,7 @@ export class RunCheckpoints {
    */
   async begin({ resume, fork }: Pick<Loaded<unknown>, 'resume' | 'fork'>): Promise<CheckpointState | undefined> {
     const origin = fork && this.#parts.folder.origin
-    if (origin) return await this.#fork(origin)
+    if (origin) return await this.#forkOf(fork, origin)
     return resume && (await this.#resume(resume))
   }
 
@@ -116,10 +116,24 @@ export class RunCheckpoints {
     return state
   }
 
+  /** The same where the newest or the best checkpoint was asked for: the other run may go on, and have replaced it since by another. */
+  async #forkOf(fork: Fork, origin: Origin): Promise<CheckpointState> {
+    const { folder, warn } = this.#parts
+    for (let from = origin; ;)
+      try {
+        return await this.#fork(from)
+      } catch (error) {
+        if (typeof fork.step === 'number' || this.#origin || existsSync(checkpointOf(from))) throw error
+        const next = await originOf(fork, warn)
+        if (next.step === from.step) throw error
+        folder.origin = from = next
+      }
+  }
+
   /** Copies the other run's checkpoint as the first one of the new run, which then needs nothing else of that run. */
   async #fork(origin: Origin): Promise<CheckpointState> {
     const { print } = this.#parts
-    const dir = join(origin.from, 'checkpoints', `step_${origin.step}`)
+    const dir = checkpointOf(origin)
     const state = await this.#load(dir)
     this.#origin = origin
     await this.#saveAgain(state, undefined)
@@ -206,6 +220,8 @@ export class RunCheckpoints {
     })
   }
 }
+
+const checkpointOf = ({ from, step }: Origin): string => join(from, 'checkpoints', `step_${step}`)
 
 /**
  * Where a fork begins: the latest intact checkpoint and the best one are looked up.

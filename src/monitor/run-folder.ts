@@ -123,7 +123,7 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
         `${path} already holds a run: choose another run_name, continue it with --resume, or delete the folder.`,
       )
     }
-    if (origin) writeFileAtomic(join(path, originName), `${JSON.stringify(origin, null, 2)}\n`)
+    if (origin) writeOrigin(path, origin)
     return new RunFolder(path, runName, configText, release, made)
   } catch (error) {
     // On a full disk, remove the incomplete new folder, which would block the name. After a UserError it belongs to another run.
@@ -135,6 +135,9 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
     )
   }
 }
+
+const writeOrigin = (path: string, origin: Origin): void =>
+  writeFileAtomic(join(path, originName), `${JSON.stringify(origin, null, 2)}\n`)
 
 /** Whether a folder is a run's, and not one of its checkpoints or the folder of all runs. A run that was killed at once may have no config.toml yet. */
 function isOfRun(path: string): boolean {
@@ -218,6 +221,10 @@ export class RunFolder {
   get origin(): Origin | undefined {
     const text = textOf(join(this.path, originName))
     return text === '' ? undefined : (JSON.parse(text) as Origin)
+  }
+
+  set origin(origin: Origin) {
+    writeOrigin(this.path, origin)
   }
 
   checkpointPath(step: number): string {

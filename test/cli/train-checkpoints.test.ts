@@ -8,7 +8,7 @@ import { Gpu } from '../../src/gpu/gpu.ts'
 import { loadDecoder } from '../../src/model/decoder/load.ts'
 import { openModel } from '../../src/model/files/open.ts'
 import { MetricsWriter } from '../../src/monitor/metrics-writer.ts'
-import { openRunFolder } from '../../src/monitor/run-folder.ts'
+import { openRunFolder, type Origin } from '../../src/monitor/run-folder.ts'
 import { writeSums } from '../../src/trainer/checkpoint-sums.ts'
 import { Trainer } from '../../src/trainer/trainer.ts'
 import { freshLora, goldenPath, loraConfig, trainerOptions } from '../trainer/helpers.ts'
@@ -113,4 +113,50 @@ test('the best step is known although the run was killed between the row of its 
   const { ino } = statSync(folder.checkpointPath(2))
   await open().begin({ resume: { kind: 'latest' } })
   expect([...best(), statSync(folder.checkpointPath(2)).ino]).toEqual(['step_2', 2, ino])
+})
+
+test('a fork of a run that goes on: its newest checkpoint was replaced by another while the model was loaded', async () => {
+  const base = mkdtempSync(join(tmpdir(), 'dawn-rl-going-'))
+  const gpu = await Gpu.open({ checks: true })
+  onTestFinished(() => {
+    gpu.close()
+    rmSync(base, { recursive: true })
+  })
+  const trainer = new Trainer(
+    await loadDecoder(gpu, await openModel(goldenPath('llama', 'model')), freshLora()),
+    await trainerOptions(base),
+  )
+  const [printed, warnings]: string[][] = [[], []]
+  const open = (runName: string, origin?: Origin) => {
+    const folder = openRunFolder({ outputDir: base, runName, configText: '', origin })
+    onTestFinished(() => folder.close())
+    const checkpoints = new RunCheckpoints({
+      folder,
+      trainer,
+      weights: { lora: loraConfig, rawConfig: {} },
+      ckpt: { interval: 1, keep_last: 1 },
+      rewind: (step) => folder.rewind(step),
+      settle: () => folder.settle(),
+      print: (line) => printed.push(line),
+      warn: (line) => warnings.push(line),
+    })
+    return { folder, checkpoints }
+  }
+  const goesOn = open('old')
+  const save = async (step: number) => {
+    trainer.step = step
+    await goesOn.checkpoints.save(step, undefined, {})
+  }
+  await save(1)
+  const fork = { dir: goesOn.folder.path, step: 'latest' } as const
+  const origin = await originOf(fork, () => {})
+  const { folder, checkpoints } = open('new', origin)
+  const named = open('named', origin).checkpoints
+  await save(2)
+  expect(await checkpoints.begin({ fork })).toMatchObject({ step: 2 })
+  expect(folder.origin).toEqual({ from: resolve(goesOn.folder.path), step: 2 })
+  expect(printed).toEqual([expect.stringContaining('forked   step 2 from ')])
+  expect(warnings).toEqual([])
+  // One that was named is not replaced by another.
+  await expect(named.begin({ fork: { ...fork, step: 1 } })).rejects.toThrow(/step_1 is not a complete checkpoint/)
 })
