@@ -148,7 +148,7 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
     { name: 'Adam', bytes: moments, how: `two moments of each, ${in8bit ? '8 bits and a scale for every 256' : 'float32'}` },
     ...kept,
     { name: 'head', bytes: 4 * (logits * V + 2 * T * H + 3 * T), how: `logits of ${logits} tokens at a time x ${V} words` },
-    ...cacheRows(options),
+    cacheRow(options),
     ...stateRows(model, S),
     {
       name: 'decoding',
@@ -160,7 +160,7 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
 }
 
 /** The KV cache, as large as asked for, or cut to kv_cache_bytes or to what the adapter binds (src/inference/cache-size.ts). */
-function cacheRows({ model, maxNumSeqs: S, maxSeqLen: N, kvCacheBytes, kvCacheDtype, limits }: MemoryOptions): MemoryRow[] {
+function cacheRow({ model, maxNumSeqs: S, maxSeqLen: N, kvCacheBytes, kvCacheDtype, limits }: MemoryOptions): MemoryRow {
   const [attending, K, half] = [attentionLayers(model), model.kvHeads * model.headDim, kvCacheDtype === 'f16']
   const each = (half ? 4 : 8) * attending * K
   const bound = limits ? (Math.floor(bindable(limits) / (K * (half ? 2 : 4) * PAGE)) - 1) * PAGE * each : Infinity
@@ -171,7 +171,7 @@ function cacheRows({ model, maxNumSeqs: S, maxSeqLen: N, kvCacheBytes, kvCacheDt
     bytes < whole
       ? `${cut}, for ${Math.floor(bytes / each)} tokens`
       : `${S} completions x ${N} tokens x ${attending} layers, ${half ? 'f16' : 'float32'}`
-  return [{ name: 'KV cache', bytes: S > 0 ? bytes : 0, how }]
+  return { name: 'KV cache', bytes: S > 0 ? bytes : 0, how }
 }
 
 /** Partial outputs of attention where a GPU divides the keys of a few rows among workgroups (decodeSplits of src/kernels/attention/attention.ts). */
