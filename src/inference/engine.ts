@@ -35,7 +35,8 @@ export class Engine implements ServingEngine {
   #version: PolicyVersion = 0
   /** How often the base weights (below all adapters) were reloaded. */
   #reloads = 0
-  #reloading = false
+  /** The reload in progress; never rejects. */
+  #reloading: Promise<void> | undefined
   /** Set if a reload failed in the middle of writing weights. */
   #mixed: MixedWeightsError | undefined
   readonly #scheduler: Scheduler
@@ -47,7 +48,7 @@ export class Engine implements ServingEngine {
   /** After pause('wait'): only requests that have begun continue. When they have finished, the engine is paused and `#drained` is called. */
   #draining = false
   #drained: (() => void)[] = []
-  #closed = false
+  readonly #closing = new AbortController()
   #wake: (() => void) | undefined
   readonly #ahead: boolean
   readonly #blocks: ReadBlocks
@@ -120,10 +121,12 @@ export class Engine implements ServingEngine {
    */
   async reloadWeights(files: ModelTensors): Promise<PolicyVersion> {
     if (this.#reloading) throw new UserError('Weights are being reloaded already; wait until that has ended.')
-    this.#reloading = true
+    if (this.#closing.signal.aborted) throw new Error('the engine is closed')
+    const { promise, resolve } = Promise.withResolvers<void>()
+    this.#reloading = promise
     try {
       await this.#landed()
-      await reloadDecoder(this.decoder, files)
+      await reloadDecoder(this.decoder, files, this.#closing.signal)
       this.#mixed = undefined
       this.#scheduler.forget(null, ++this.#reloads)
       this.adapters.reloaded()
@@ -132,7 +135,8 @@ export class Engine implements ServingEngine {
       if (error instanceof MixedWeightsError) this.#failAll((this.#mixed = error))
       throw error
     } finally {
-      this.#reloading = false
+      this.#reloading = undefined
+      resolve()
       this.#wake?.()
     }
     return this.#version
@@ -143,17 +147,14 @@ export class Engine implements ServingEngine {
    * @throws UserError for a request that can never run; the error of a failed step, for all requests in the engine
    */
   async generate(request: GenerationRequest): Promise<GenerationResult> {
-    if (this.#closed) throw new Error('the engine is closed')
+    if (this.#closing.signal.aborted) throw new Error('the engine is closed')
     if (this.#mixed) throw this.#mixed
     const vocabulary = this.decoder.config.vocabSize
     checkRequest(request, { maxLength: this.maxLength, cacheRows: this.cacheRows, vocabulary })
     // If the policy has no adapter, it is the model without one.
     const adapter = request.adapter === null && !this.adapters.bank.hasOwn ? undefined : request.adapter
-    const weights = this.adapters.hold(
-      adapter,
-      () => this.#version,
-      () => this.#reloads,
-    )
+    const [policy, none] = [() => this.#version, () => this.#reloads]
+    const weights = this.adapters.hold(adapter, policy, none)
     try {
       return await new Promise((resolve, reject) => {
         const settle = { resolve, reject, abort: (s: Sequence) => this.#abort(s) }
@@ -203,11 +204,12 @@ export class Engine implements ServingEngine {
 
   /** Closes the engine: rejects the remaining requests and releases its memory. The decoder stays. */
   async close(): Promise<void> {
-    if (this.#closed) return
-    this.#closed = true
+    if (this.#closing.signal.aborted) return
+    const closed = new Error('the engine was closed')
+    this.#closing.abort(closed)
     this.#wake?.()
-    this.#failAll(new Error('the engine was closed'))
-    await this.#loop
+    this.#failAll(closed)
+    await Promise.all([this.#loop, this.#reloading])
     await this.#landed()
     this.#commands.release()
     this.adapters.release()

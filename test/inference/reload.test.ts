@@ -225,6 +225,35 @@ it('of which a file is gone once some are written leave nothing to sample from, 
   files.close()
 })
 
+it.each(['are checked', 'are written'])('a reload ends before close does, while its files %s', async (when) => {
+  const model = await openModel(golden('qwen3/model'))
+  const decoder = await loadDecoder(gpu, model)
+  const engine = engineOf(decoder)
+  const { tensors } = model
+  const reached = Promise.withResolvers<void>()
+  let reads = 0
+  const read: typeof tensors.read = async (tensor, options) => {
+    if (tensor === 'model.norm.weight' && ++reads === (when === 'are checked' ? 1 : 2)) {
+      reached.resolve()
+      await new Promise((resolve) => setTimeout(resolve, 30))
+    }
+    return await tensors.read(tensor, options)
+  }
+  const slow = { names: () => tensors.names(), has: (t: string) => tensors.has(t), shape: (t: string) => tensors.shape(t), read }
+  let ended = false
+  const reload = engine.reloadWeights({ ...model, tensors: { ...slow, close: () => {} } }).finally(() => (ended = true))
+  const refused = expect(reload).rejects.toThrow('the engine was closed')
+  await reached.promise
+  await engine.close()
+  expect(ended).toBe(true)
+  // Its owner releases the decoder next.
+  decoder.release()
+  await refused
+  await gpu.sync()
+  await expect(engine.reloadWeights(model)).rejects.toThrow('the engine is closed')
+  model.close()
+})
+
 it('a prompt whose logits are not finite fails alone, also where others begin or come with it', async () => {
   const model = await openModel(golden('llama/model'))
   const files = await otherWeights(model.config, 'spoilt', true, 200)

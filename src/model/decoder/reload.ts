@@ -42,9 +42,9 @@ export class MixedWeightsError extends Error {
  * Overwrites the decoder's weights by those of `files`, in the dtype that the decoder holds them in (float32 is rounded where that is bf16), or in its
  * quantised blocks. Adapters stay as they are. No step may be recorded meanwhile.
  * @throws UserError for another model, files that are broken, values that matrix units do not take, and a decoder whose weights are trained. All
- *   files are read once to check this, before anything is written. MixedWeightsError where they cannot be read again
+ *   files are read once to check this, before anything is written. MixedWeightsError where they cannot be read again, or `signal` aborts between
  */
-export async function reloadDecoder(decoder: Decoder, files: ModelTensors): Promise<void> {
+export async function reloadDecoder(decoder: Decoder, files: ModelTensors, signal?: AbortSignal): Promise<void> {
   const { gpu } = decoder
   const { name, config, tensors } = files
   if (decoder.embedding.trained)
@@ -65,14 +65,16 @@ export async function reloadDecoder(decoder: Decoder, files: ModelTensors): Prom
   const targets = targetsOf(decoder)
   const units = matrixUnitOf(gpu) !== undefined
   for (const target of targets) {
+    signal?.throwIfAborted()
     const blocks = target.weight?.blocks
     if (blocks) await readBlocks(tensors, target.name, blocks.format)
     if (blocks && !units) continue
     const { data } = await valuesOf(tensors, target)
     if (units) checkF16Range(target.name, data)
   }
+  signal?.throwIfAborted()
   try {
-    await write(decoder, tensors, targets)
+    await write(decoder, tensors, targets, signal)
   } catch (error) {
     const why = messageOf(error).replace(/\.$/, '')
     throw new MixedWeightsError(
@@ -86,13 +88,14 @@ export async function reloadDecoder(decoder: Decoder, files: ModelTensors): Prom
     embedding.scale = embeddingScale(config, tensors.dtype?.('model.embed_tokens.weight') === 'BF16')
 }
 
-async function write({ gpu }: Decoder, tensors: TensorSource, targets: readonly Target[]): Promise<void> {
+async function write({ gpu }: Decoder, tensors: TensorSource, targets: readonly Target[], signal?: AbortSignal): Promise<void> {
   const uploads = new Uploads(gpu)
   for (const target of targets) {
     await uploads.room()
     const { name, weight, vector } = target
     const blocks = weight?.blocks
     const whole = blocks ? await readBlocks(tensors, name, blocks.format) : await valuesOf(tensors, target)
+    signal?.throwIfAborted()
     const { data } = target.firstRow === undefined ? whole : rowsOf(whole, target.firstRow, weight!.rows)
     if (blocks) writeBlocks(gpu, blocks, data as Uint8Array)
     else if (weight) writeWeight(gpu, weight, data as Exclude<typeof data, Uint8Array>)
