@@ -47,7 +47,8 @@ export class Replays {
       }
       const error = allFailed(step, rollouts, n + 1)
       const { signal } = this.#stop
-      if (!this.#again || n >= this.#again.tries || !this.#worked || signal.aborted || this.#again.hopeless()) throw error
+      const inVain = rollouts.every(isPolicys) || this.#again?.hopeless()
+      if (!this.#again || n >= this.#again.tries || !this.#worked || signal.aborted || inVain) throw error
       const ms = pauseMs(n, this.#again)
       this.#warn?.(`${error.message} They are tried again in ${ms / 1000} s (try ${n + 2} of ${this.#again.tries + 1}).`)
       await sleep(ms, undefined, { signal }).catch(() => {})
@@ -65,6 +66,9 @@ export class Replays {
     throw new Error(`The evaluation of ${name} could not be finished: ${sentenceOf(failed.error ?? 'no reward')}`)
   }
 }
+
+/** The same weights, tasks and seeds would fail again (engine.ts). */
+const isPolicys = ({ error }: Rollout): boolean => /^the model's logits at .* are not finite/u.test(error ?? '')
 
 function allFailed(step: number, rollouts: Rollout[], times: number): Error {
   const often = times > 1 ? `, ${times} times in a row` : ''

@@ -380,7 +380,11 @@ describe('a step whose rollouts all failed', () => {
     const lost = await makeOrchestrator(failing(6, 99), { again: { ...again, hopeless: () => true } })
     await lost.orchestrator.batch(1, 0)
     await expect(lost.orchestrator.batch(2, 1)).rejects.toThrow('All 6 rollouts of step 2 failed. ')
-    for (const { orchestrator } of [often, first, lost]) await orchestrator.close()
+    const fails = "the model's logits at token 9 are not finite (weights of version 1)"
+    const broken = await makeOrchestrator((_, n) => ({ text: '1', fails: n >= 6 ? fails : undefined }), { again })
+    await broken.orchestrator.batch(1, 0)
+    await expect(broken.orchestrator.batch(2, 1)).rejects.toThrow(`All 6 rollouts of step 2 failed. The first error: ${fails}.`)
+    for (const { orchestrator } of [often, first, lost, broken]) await orchestrator.close()
   })
 })
 
