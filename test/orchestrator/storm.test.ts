@@ -65,7 +65,8 @@ test(`2,000 rollouts a step (${seedWords})`, { timeout: 120_000 }, async () => {
   })
   const seen = new Set<string>()
   const counted = new Set<string>()
-  const heap: number[] = []
+  const heapMiB = () => (collect(), process.memoryUsage().heapUsed / 2 ** 20)
+  const before = heapMiB()
   const last = 5
   const errors: Record<string, number> = {}
   for (let step = 1; step <= last; step++) {
@@ -95,8 +96,6 @@ test(`2,000 rollouts a step (${seedWords})`, { timeout: 120_000 }, async () => {
         counted.add(answer)
       }
     }
-    collect()
-    heap.push(process.memoryUsage().heapUsed / 2 ** 20)
   }
   // What was begun ahead is cancelled in the middle, and everything has ended.
   orchestrator.abandonAfter(last)
@@ -108,7 +107,7 @@ test(`2,000 rollouts a step (${seedWords})`, { timeout: 120_000 }, async () => {
   expect(counted.size).toBeGreaterThan(last * 250)
   // A place that was not given back would be missing from the second step on; deaf answers are still "running" in the generator.
   expect(generator.mostRunning).toBeGreaterThan(600)
-  // The script keeps a line of each request (and of those that never answer): a hundred bytes or so, nothing that grows with rollouts.
-  const grown = Math.min(...heap.slice(-2)) - Math.min(...heap.slice(0, 2))
-  expect(grown, `heap by step in MiB: ${heap.map((mib) => mib.toFixed(1)).join(', ')}`).toBeLessThan(8)
+  // In MiB: 35 to 37, on a busy machine too, most of it what the script and this test keep of requests and answers; 51 if each rollout were kept. (What
+  // is there after each step says less, since how many rollouts of the next one are done depends on the machine.)
+  expect(heapMiB() - before).toBeLessThan(43)
 })
