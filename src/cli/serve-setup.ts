@@ -13,7 +13,7 @@ import { refuseLonger } from '../model/config/longrope.ts'
 import { loadDecoder } from '../model/decoder/load.ts'
 import { openModel } from '../model/files/open.ts'
 import type { ModelConfig, Quantization } from '../model/types.ts'
-import { attentionLayers } from '../model/decoder/shapes.ts'
+import { bindablePages, CACHE_PAGE, cacheTokenBytes } from '../model/decoder/shapes.ts'
 import { formatBytes, formatCount } from '../monitor/format.ts'
 import { createLogger, standardError, type LogLevel } from '../monitor/logger.ts'
 import { adapterWords, roomOf } from './gpu-memory.ts'
@@ -61,8 +61,6 @@ export interface ServeOptions {
 const KV_BYTES = 2 ** 30
 /** The share that the KV cache may take of the memory that is free once the weights are loaded. */
 const KV_SHARE = 0.5
-/** Tokens of a page of the KV cache, as in the engine. */
-const PAGE = 16
 
 interface OpenServer {
   url: string
@@ -112,7 +110,7 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
     await gpu.sync('start').catch((error: unknown) => {
       if (!isOutOfMemory(error)) throw error
       throw new UserError(
-        `The GPU has no room for the model and a KV cache of ${formatBytes(engine.cacheRows * bytesPerToken(model.config, options))} (${error.message.split('\n')[0]}). Lower --kv-cache-bytes, or take a smaller model.`,
+        `The GPU has no room for the model and a KV cache of ${formatBytes(engine.cacheRows * cacheTokenBytes(model.config, isHalf(options)))} (${error.message.split('\n')[0]}). Lower --kv-cache-bytes, or take a smaller model.`,
       )
     })
     for (const { name, dir } of adapters) await engine.adapters.load(name, dir)
@@ -131,7 +129,7 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
     }
     const server = await startServer(engine, parts, { ...serverOptions(options), adapterRoot })
     const names = [...parts.names, ...adapters.map(({ name }) => name)].join(', ')
-    const kv = `KV cache of ${formatCount(engine.cacheRows)} tokens (${formatBytes(engine.cacheRows * bytesPerToken(model.config, options))})`
+    const kv = `KV cache of ${formatCount(engine.cacheRows)} tokens (${formatBytes(engine.cacheRows * cacheTokenBytes(model.config, isHalf(options)))})`
     console.log(`${names} at ${server.url}/v1 | context ${maxLength} tokens | ${kv}`)
     return {
       url: server.url,
@@ -173,8 +171,7 @@ function prefillRows({ maxNumBatchedTokens, maxNumSeqs }: ServeOptions): number 
   )
 }
 
-const bytesPerToken = (config: ModelConfig, { kvCacheDtype }: ServeOptions): number =>
-  2 * attentionLayers(config) * config.kvHeads * config.headDim * (kvCacheDtype === 'f16' ? 2 : 4)
+const isHalf = ({ kvCacheDtype }: ServeOptions): boolean => kvCacheDtype === 'f16'
 
 /** The most memory of the KV cache: as given, else a share of the free memory. */
 function kvBytes({ kvCacheBytes }: ServeOptions, gpu: Gpu): number {
@@ -187,13 +184,13 @@ function kvBytes({ kvCacheBytes }: ServeOptions, gpu: Gpu): number {
 /** How long a sequence may be, and how many tokens the KV cache holds. */
 function roomFor(options: ServeOptions, config: ModelConfig, gpu: Gpu): { maxLength: number; cacheRows: number } {
   const { maxNumSeqs, maxModelLen, kvCacheBytes } = options
-  const { maxBinding } = gpu.facts.limits
-  const each = bytesPerToken(config, options)
-  const bindable = (Math.floor((maxBinding * 2 * attentionLayers(config)) / (each * PAGE)) - 1) * PAGE
-  const affordable = Math.min(bindable, Math.floor(kvBytes(options, gpu) / (each * PAGE)) * PAGE)
+  const f16 = isHalf(options)
+  const each = cacheTokenBytes(config, f16)
+  const bindable = bindablePages(config, gpu.facts.limits.maxBinding, { f16 }) * CACHE_PAGE
+  const affordable = Math.min(bindable, Math.floor(kvBytes(options, gpu) / (each * CACHE_PAGE)) * CACHE_PAGE)
   const most = maxModelLen ?? Math.min(config.maxPositionEmbeddings, affordable)
   if (most > affordable || most < 2) {
-    const need = formatBytes(Math.ceil(Math.max(most, 2) / PAGE) * PAGE * each)
+    const need = formatBytes(Math.ceil(Math.max(most, 2) / CACHE_PAGE) * CACHE_PAGE * each)
     throw new UserError(
       `One sequence of ${most} tokens needs ${need} of KV cache, and there is room for ${affordable} tokens. Raise --kv-cache-bytes or lower --max-model-len.`,
     )

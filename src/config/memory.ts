@@ -34,6 +34,9 @@ import { stateWords } from '../model/decoder/layer-cache.ts'
 import {
   adapterModules,
   attentionLayers,
+  bindablePages,
+  CACHE_PAGE,
+  cacheTokenBytes,
   deltaWidths,
   linearShapes,
   statefulLayers,
@@ -96,9 +99,8 @@ const MIB = 2 ** 20
 /** Number of tokens whose logits the trainer's head holds at a time (src/autograd/ops/head.ts). */
 export const headRows = (vocabulary: number): number =>
   Math.min(512, Math.max(64, Math.floor((48 * MIB) / (vocabulary * 4) / 64) * 64))
-/** Prompt tokens that one step of the engine computes, bytes of the sampler's logits, tokens of a page of the cache (src/inference/engine.ts, sampler.ts). */
+/** Prompt tokens that one step of the engine computes, and bytes of the sampler's logits (src/inference/engine.ts, sampler.ts). */
 const PREFILL_ROWS = 256
-const PAGE = 16
 const SAMPLER_BYTES = 64 * MIB
 
 /** Estimates the memory of a run, part by part. Parts of 0 bytes are left out. */
@@ -161,16 +163,16 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
 
 /** The KV cache, as large as asked for, or cut to kv_cache_bytes or to what the adapter binds (src/inference/cache-size.ts). */
 function cacheRow({ model, maxNumSeqs: S, maxSeqLen: N, kvCacheBytes, kvCacheDtype, limits }: MemoryOptions): MemoryRow {
-  const [attending, K, half] = [attentionLayers(model), model.kvHeads * model.headDim, kvCacheDtype === 'f16']
-  const each = (half ? 4 : 8) * attending * K
-  const bound = limits ? (Math.floor(bindable(limits) / (K * (half ? 2 : 4) * PAGE)) - 1) * PAGE * each : Infinity
+  const f16 = kvCacheDtype === 'f16'
+  const each = cacheTokenBytes(model, f16)
+  const bound = limits ? bindablePages(model, bindable(limits), { f16 }) * CACHE_PAGE * each : Infinity
   const whole = S * N * each
   const bytes = Math.max(0, Math.min(whole, kvCacheBytes ?? Infinity, bound))
   const cut = bytes === kvCacheBytes ? 'kv_cache_bytes' : 'as much as the GPU adapter binds'
   const how =
     bytes < whole
       ? `${cut}, for ${Math.floor(bytes / each)} tokens`
-      : `${S} completions x ${N} tokens x ${attending} layers, ${half ? 'f16' : 'float32'}`
+      : `${S} completions x ${N} tokens x ${attentionLayers(model)} layers, ${f16 ? 'f16' : 'float32'}`
   return { name: 'KV cache', bytes: S > 0 ? bytes : 0, how }
 }
 

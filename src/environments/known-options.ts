@@ -11,8 +11,11 @@ export type KeysOf<Options> = Readonly<Record<keyof Options, true>>
 export function refuseUnknown(where: string, options: object, known: Readonly<Record<string, true>>): void {
   const key = Object.keys(options).find((name) => !Object.hasOwn(known, name))
   if (key === undefined) return
-  const near = nearest(key, Object.keys(known))
-  throw new UserError(
-    `${where}: ${key} is not one of its options (${near ? `did you mean ${near}?` : Object.keys(known).join(', ')}).`,
-  )
+  throw new UserError(`${where}: ${notAmong(key, 'options', Object.keys(known))}.`)
+}
+
+/** Says that a key is unknown, and which was meant, or which there are. */
+export function notAmong(key: string, what: 'options' | 'arguments', known: readonly string[]): string {
+  const near = nearest(key, known)
+  return `${key} is not one of its ${what} (${near ? `did you mean ${near}?` : known.join(', ')})`
 }

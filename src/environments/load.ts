@@ -10,6 +10,7 @@ import { fileURLToPath, pathToFileURL } from 'node:url'
 import { z } from 'zod'
 import { SCRIPTS } from '../common/commands.ts'
 import { messageOf, messageOfImport, nearest, placeInCode, UserError } from '../common/errors.ts'
+import { notAmong } from './known-options.ts'
 import { pythonKnows } from './python/bridge.ts'
 import type { PythonOptions } from './python/environment.ts'
 import type { Environment, Row } from './types.ts'
@@ -199,10 +200,7 @@ export function parseArgs<Shape extends z.ZodRawShape>(id: string, shape: Shape,
   const known = Object.keys(shape)
   const wrong = result.error.issues.flatMap((issue) => {
     if (issue.code === 'unrecognized_keys') {
-      return issue.keys.map((key) => {
-        const near = nearest(key, known)
-        return `${key} is not one of its arguments (${near ? `did you mean ${near}?` : known.join(', ')})`
-      })
+      return issue.keys.map((key) => notAmong(key, 'arguments', known))
     }
     const key = issue.path.join('.')
     const given = issue.path.reduce<unknown>((value, step) => (value as Record<PropertyKey, unknown> | undefined)?.[step], args)

@@ -2,7 +2,7 @@
 import { UserError } from '../common/errors.ts'
 import type { Decoder } from '../model/decoder/decoder.ts'
 import { rotaryDimOf } from '../model/decoder/rope.ts'
-import { attentionLayers } from '../model/decoder/shapes.ts'
+import { bindablePages, CACHE_PAGE, cacheTokenBytes } from '../model/decoder/shapes.ts'
 import type { EngineOptions } from './types.ts'
 
 interface CacheSize {
@@ -18,7 +18,7 @@ interface CacheSize {
  * @throws UserError if a sequence of `maxLength` tokens does not fit, or the model does not support an f16 cache
  */
 export function cacheOf({ gpu, config }: Decoder, options: EngineOptions): CacheSize {
-  const { maxSequences, maxLength, cacheRows, cacheBytes = Infinity, pageSize = 16 } = options
+  const { maxSequences, maxLength, cacheRows, cacheBytes = Infinity, pageSize = CACHE_PAGE } = options
   const f16 = options.kvCacheDtype === 'f16'
   // The rotated part of a head, too, is written eight values at a time.
   const eights = [config.headDim, rotaryDimOf(config)].find((channels) => channels % 8 !== 0)
@@ -27,16 +27,14 @@ export function cacheOf({ gpu, config }: Decoder, options: EngineOptions): Cache
       `A KV cache in f16 needs heads whose size is a multiple of 8, but this model's heads have ${eights} values.`,
     )
   }
-  const rowBytes = config.kvHeads * config.headDim * (f16 ? 2 : 4)
-  // One more page is reserved for padding rows.
-  const bindable = Math.floor(gpu.facts.limits.maxBinding / (rowBytes * pageSize)) - 1
+  const bindable = bindablePages(config, gpu.facts.limits.maxBinding, { f16, pageSize })
   if (bindable * pageSize < maxLength) {
     throw new UserError(
       `A sequence of ${maxLength} tokens does not fit into a KV cache on this GPU, which has room for at most ${bindable * pageSize}. Lower max_seq_len.`,
     )
   }
   const pagesEach = Math.ceil(maxLength / pageSize)
-  const pageBytes = 2 * attentionLayers(config) * rowBytes * pageSize
+  const pageBytes = cacheTokenBytes(config, f16) * pageSize
   const affordable = Math.floor(cacheBytes / pageBytes)
   const pages = Math.min(cacheRows ? Math.ceil(cacheRows / pageSize) : maxSequences * pagesEach, bindable, affordable)
   if (affordable < pagesEach) {

@@ -224,7 +224,7 @@ def serve(wish):
         return
     give_up_after(MOST_DEATHS)
     folder = os.path.dirname(wish["address"].removeprefix("ipc://"))
-    end_workers = processes.fork_workers(folder) if processes.FORKS else lambda: None
+    end_workers = processes.fork_workers(folder)
     import multiprocessing
 
     from verifiers.serve import ZMQEnvServer

@@ -83,8 +83,10 @@ def fork_workers(folder):
     """
     Makes verifiers start its workers with multiprocessing's "forkserver" in place of "spawn". The fork server is forked from this process, which has
     imported verifiers, where multiprocessing would start a new Python. Must run before anything here starts a thread. Its socket lies in `folder`.
-    Returns a function that ends the fork server and waits for it: otherwise it would outlive this process by a moment.
+    Does nothing without FORKS. Returns a function that ends the fork server and waits for it: otherwise it would outlive this process by a moment.
     """
+    if not FORKS:
+        return lambda: None
     from multiprocessing import current_process, forkserver, get_context, util
 
     try:

@@ -44,6 +44,22 @@ export const statefulLayers = ({ qwen35, shortConv }: ModelConfig): readonly num
 /** Layers that have keys and values. */
 export const attentionLayers = (config: ModelConfig): number => config.layers - statefulLayers(config).length
 
+/** Tokens of a page of a KV cache, unless somebody asks for others. */
+export const CACHE_PAGE = 16
+
+/** Bytes of a token's keys in one layer's cache; its values take as many. */
+const keyBytes = ({ kvHeads, headDim }: ModelConfig, f16: boolean): number => kvHeads * headDim * (f16 ? 2 : 4)
+
+/** Bytes of a token's keys and values in the caches of all layers. */
+export const cacheTokenBytes = (config: ModelConfig, f16: boolean): number => 2 * attentionLayers(config) * keyBytes(config, f16)
+
+/** The most pages of a KV cache, of which a layer's keys are one binding. One more page is for padding rows. */
+export const bindablePages = (
+  config: ModelConfig,
+  maxBinding: number,
+  { f16, pageSize = CACHE_PAGE }: { f16: boolean; pageSize?: number },
+): number => Math.floor(maxBinding / (keyBytes(config, f16) * pageSize)) - 1
+
 /** The path in files of a layer's part, which most families call `part`: of `mlp.down_proj` or `input_layernorm`. */
 export const layerPath = (config: ModelConfig, layer: number, part: string): string =>
   `model.layers.${layer}.${ownName(config, part)}`
