@@ -2,7 +2,9 @@
  * What `env check` prints about an environment. A few given answers are played as real rollouts (template, tokenizer, tools, rewards);
  * the sampler returns these answers in place of a model.
  */
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { setImmediate } from 'node:timers/promises'
 import { messageOf, sentenceOf, strayError, UserError } from '../common/errors.ts'
 import { neutralSampling } from '../common/sampling.ts'
@@ -44,12 +46,13 @@ export async function checkEnvironment(id: string, options: CheckOptions, print:
   if (mistake) throw new UserError(mistake)
   const env = await loadEnvironment(id, jsonObject('env check', '--args', options.args), { python: options.pythonPath })
   const model = await openModel(options.model)
+  const logs = mkdtempSync(join(tmpdir(), 'dawn-rl-env-check-'))
+  let fine = false
   try {
     const tokenizer = await model.tokenizer()
     const template = new ChatTemplate(tokenizer, variables)
     const wrong: string[] = []
-    const open = (one: Environment) =>
-      one.open?.({ logs: tmpdir(), name: `${one.id}-${process.pid}`, warn: (line) => wrong.push(line) })
+    const open = (one: Environment) => one.open?.({ logs, name: one.id, warn: (line) => wrong.push(line) })
     const release = onStrays((error) => wrong.push(messageOf(strayError(error))))
     try {
       if (env.members) {
@@ -80,9 +83,12 @@ export async function checkEnvironment(id: string, options: CheckOptions, print:
         `env check: ${id} has ${wrong.length} problem${wrong.length > 1 ? 's' : ''}; see the lines with ! above.`,
       )
     print(`\n${id} is in order.`)
+    fine = true
   } finally {
     model.close()
     await env.close?.()
+    // A problem's sentence may name a log.
+    if (fine || readdirSync(logs).length === 0) rmSync(logs, { recursive: true })
   }
 }
 

@@ -1,7 +1,7 @@
 /** Whole commands on environments in Python: training with a sampler over vLLM's protocol, `eval`, `env check`. */
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { beforeAll, describe, expect, test } from 'vitest'
+import { beforeAll, describe, expect, test, vi } from 'vitest'
 import { checkEnvironment } from '../../src/cli/env-check.ts'
 import { fixtures, newFolder, root, startCommand, withoutVerifiers } from './helpers.ts'
 
@@ -94,7 +94,13 @@ describe.skipIf(withoutVerifiers).concurrent('environments in Python', () => {
   test('are checked: rows, the first prompt, and what answers earn, the group of them compared', async () => {
     const lines: string[] = []
     const options = { args: '{"kind": "group", "turns": 2}', model }
-    await checkEnvironment(tasks, options, (line) => lines.push(line))
+    vi.stubEnv('TMPDIR', newFolder())
+    try {
+      await checkEnvironment(tasks, options, (line) => lines.push(line))
+      expect(readdirSync(process.env.TMPDIR!), 'left behind').toEqual([])
+    } finally {
+      vi.unstubAllEnvs()
+    }
     const text = lines.join('\n')
     expect(text).toContain('bridge_tasks: 6 rows to train on, 0 held out')
     expect(text).toMatch(/first prompt of bridge_tasks: 8 tokens, 3 of them special; answer "0"/)
