@@ -61,7 +61,7 @@ async function worksOf(
   // Checked first, since tokenising millions of prompts takes long.
   server.gate.check(n * countOf(body.prompt))
   const prompts = await promptsOf(server, body)
-  return prompts.map((ids) => {
+  return prompts.map(({ ids, text: promptText }) => {
     const promptIds = truncate(ids, body, maxLength)
     // For max_tokens = 0, one token is generated and left out of the answer.
     const asked = body.max_tokens === 0 ? 1 : body.max_tokens
@@ -72,6 +72,7 @@ async function worksOf(
     const text = { skipSpecialTokens: body.skip_special_tokens ?? true, includeStop: body.include_stop_str_in_output ?? false }
     return {
       promptIds,
+      promptText,
       // Called for each prompt: without a seed in the request, equal prompts get different answers.
       sampling: { ...samplingOf(body, parts.defaults), max_tokens },
       n,
@@ -87,18 +88,21 @@ async function worksOf(
 const countOf = (prompt: CompletionsBody['prompt']): number =>
   typeof prompt === 'string' || typeof prompt[0] === 'number' ? 1 : prompt.length
 
+/** The tokens of each prompt, and its text if the request has it and all of it is used. */
 async function promptsOf(
   server: ServerContext,
   { prompt, add_special_tokens, truncate_prompt_tokens }: CompletionsBody,
-): Promise<number[][]> {
+): Promise<{ ids: number[]; text?: string }[]> {
   const cut = typeof truncate_prompt_tokens === 'number'
-  const encode = (text: string) =>
-    encodeText(server, text, { field: 'prompt', addSpecialTokens: add_special_tokens ?? true, cut })
-  if (typeof prompt === 'string') return [encode(prompt)]
-  if (typeof prompt[0] === 'number') return [checkIds(server, prompt as number[], 'prompt')]
-  const all: number[][] = []
+  const read = (one: string | number[]) => {
+    if (typeof one !== 'string') return { ids: checkIds(server, one, 'prompt') }
+    const ids = encodeText(server, one, { field: 'prompt', addSpecialTokens: add_special_tokens ?? true, cut })
+    return { ids, ...(cut ? {} : { text: one }) }
+  }
+  if (typeof prompt === 'string' || typeof prompt[0] === 'number') return [read(prompt as string | number[])]
+  const all: { ids: number[]; text?: string }[] = []
   for (const one of prompt as (string | number[])[]) {
-    all.push(typeof one === 'string' ? encode(one) : checkIds(server, one, 'prompt'))
+    all.push(read(one))
     // Long prompts take time; this lets other requests run in between.
     await turn()
   }
@@ -128,7 +132,7 @@ function usageOf(generation: Generation, { max_tokens }: CompletionsBody): Usage
 function choice(one: Finished, { body, top, spelling, server }: Wish): object {
   const { promptIds } = one.work
   const nothing = body.max_tokens === 0
-  const echoed = body.echo === true ? echoText(server, promptIds, body) : ''
+  const echoed = body.echo === true ? echoText(server, one.work) : ''
   const tokens = nothing ? [] : one.tokens
   let logprobs = null
   if (top !== undefined) {
@@ -139,7 +143,7 @@ function choice(one: Finished, { body, top, spelling, server }: Wish): object {
         : []
     const { tokenizer } = server.parts
     const made = new Offsets(tokenizer, one.work.text.skipSpecialTokens, lengthOf(echoed))
-    const shown = echoOffsets(server, promptIds, body, echoed)
+    const shown = echoOffsets(server, one.work, echoed)
     logprobs = completionLogprobs([...before, ...tokens], top, spelling, (id, i) => (i < before.length ? shown : made).next(id))
   }
   const asksPrompt = typeof body.prompt_logprobs === 'number'
@@ -161,22 +165,16 @@ function endOf({ finishReason, stopReason }: Finished, { max_tokens }: Completio
   return { finish_reason: aside ? 'length' : finishReason, stop_reason: aside ? null : stopReason }
 }
 
-/** Whether the prompt is echoed exactly as the request's text. */
-const isEchoedAsText = ({ prompt, truncate_prompt_tokens }: CompletionsBody): boolean =>
-  typeof prompt === 'string' && typeof truncate_prompt_tokens !== 'number'
-
 /** Where the prompt's tokens begin in its echo; tokens added in front of the text are not part of it. */
-function echoOffsets({ parts }: ServerContext, ids: readonly number[], body: CompletionsBody, echoed: string): Offsets {
-  const skipSpecialTokens = !isEchoedAsText(body) && (body.skip_special_tokens ?? true)
-  const added = lengthOf(parts.tokenizer.decode(ids, { skipSpecialTokens })) - lengthOf(echoed)
+function echoOffsets({ parts }: ServerContext, { promptIds, promptText, text }: Work, echoed: string): Offsets {
+  const skipSpecialTokens = promptText === undefined && text.skipSpecialTokens
+  const added = lengthOf(parts.tokenizer.decode(promptIds, { skipSpecialTokens })) - lengthOf(echoed)
   return new Offsets(parts.tokenizer, skipSpecialTokens, Math.min(0, -added))
 }
 
 /** The echoed prompt: the request's text, or the text of its tokens. */
-function echoText(server: ServerContext, ids: readonly number[], body: CompletionsBody): string {
-  if (isEchoedAsText(body)) return body.prompt as string
-  return server.parts.tokenizer.decode(ids, { skipSpecialTokens: body.skip_special_tokens ?? true })
-}
+const echoText = ({ parts }: ServerContext, { promptIds, promptText, text }: Work): string =>
+  promptText ?? parts.tokenizer.decode(promptIds, { skipSpecialTokens: text.skipSpecialTokens })
 
 async function* chunks(generation: Generation, wish: Wish): AsyncGenerator<SsePiece> {
   const { id, model, body, top, spelling, server } = wish
@@ -191,15 +189,15 @@ async function* chunks(generation: Generation, wish: Wish): AsyncGenerator<SsePi
     const tokens = nothing ? [] : came
     usage.made(index, tokens.length)
     const first = !begun.has(index)
-    const prompt = generation.workOf(index).promptIds
-    const echoed = first && body.echo === true ? echoText(server, prompt, body) : ''
+    const work = generation.workOf(index)
+    const echoed = first && body.echo === true ? echoText(server, work) : ''
     const said = echoed + (nothing ? '' : text)
     // No event for text that is still held back, unless the client asks for tokens.
     if (said === '' && !finished && !((top !== undefined || ids) && tokens.length > 0)) continue
     begun.add(index)
     let logprobs = null
     if (top !== undefined && tokens.length > 0) {
-      const { skipSpecialTokens } = generation.workOf(index).text
+      const { skipSpecialTokens } = work.text
       const offset = offsets.get(index) ?? new Offsets(server.parts.tokenizer, skipSpecialTokens)
       offsets.set(index, offset)
       logprobs = completionLogprobs(tokens, top, spelling, (id) => offset.next(id))
@@ -214,7 +212,7 @@ async function* chunks(generation: Generation, wish: Wish): AsyncGenerator<SsePi
             logprobs,
             ...(finished ? endOf(finished, body) : { finish_reason: null, stop_reason: null }),
             token_ids: ids ? tokens.map((token) => token.id) : null,
-            prompt_token_ids: ids && first ? prompt : null,
+            prompt_token_ids: ids && first ? work.promptIds : null,
           },
         ],
         ...usage.event(index),

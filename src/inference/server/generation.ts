@@ -15,6 +15,8 @@ import { OutputText, type TextRules } from './text.ts'
 /** One prompt, to be completed n times. */
 export interface Work {
   promptIds: number[]
+  /** The prompt as the request wrote it, to be echoed. */
+  promptText?: string
   sampling: SamplingParams
   n: number
   text: Pick<TextRules, 'skipSpecialTokens' | 'includeStop'>

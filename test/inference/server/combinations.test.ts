@@ -87,6 +87,20 @@ test('text_offset is the place in the text, also of characters of several tokens
   expect(odd.logprobs.text_offset.slice(0, 5)).toEqual([0, 1, 1, 2, 3])
 })
 
+test('a prompt is echoed as it was written, alone or in a list', async () => {
+  const asked = { max_tokens: 1, echo: true, logprobs: 0, allowed_token_ids: [33] }
+  const [alone] = (await complete({ ...asked, prompt: '<|user|>ab' })).json.choices
+  expect(alone.text).toBe('<|user|>ab!')
+  expect(alone.logprobs.text_offset).toEqual([0, 8, 9, 10])
+  const [first, second] = (await complete({ ...asked, prompt: ['<|user|>ab', 'c<|end|>'] })).json.choices
+  expect(first).toEqual(alone)
+  expect(second).toMatchObject({ text: 'c<|end|>!', logprobs: { text_offset: [0, 1, 8] } })
+  const events = await streamed('/v1/completions', { ...asked, logprobs: null, prompt: ['<|user|>ab', 'c<|end|>'] })
+  const texts = ['', '']
+  for (const { choices } of events) for (const { index, text } of choices) texts[index] += text
+  expect(texts).toEqual([first.text, second.text])
+})
+
 test('where no token is to be made, none is counted, and none ends the answer', async () => {
   const asked = { prompt: 'hello', max_tokens: 0, echo: true, allowed_token_ids: [65], stop_token_ids: [65] }
   const usage = { prompt_tokens: 5, completion_tokens: 0, total_tokens: 5 }
