@@ -61,6 +61,8 @@ export function addControl(app: App, server: ServerContext): void {
       if (error instanceof UserError) throw badRequest(error.message, 'kwargs.weights_path')
       throw error
     }
+    // Failures of the old weights say nothing about these.
+    server.failuresInARow = 0
     parts.log.info({ path: dir ?? parts.root, version: engine.version }, 'weights reloaded')
     return context.json({ results: [null] })
   })

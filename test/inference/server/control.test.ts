@@ -186,8 +186,11 @@ describe('weights', () => {
       /^.*cut.model\.safetensors.*\. Some weights of .*cut had been written.*: nothing is sampled until weights are loaded again\.$/
     expectError(await reload('cut'), 503, words)
     write.mockRestore()
-    expectError(await generate(body), 503, words)
+    for (let i = 0; i < 3; i++) expectError(await generate(body), 503, words)
+    expectError(await ask(`${url}/health`), 503, /the engine is failing/i)
+    // Who sends requests only to a healthy server must learn of the new weights.
     expect((await reload()).status).toBe(200)
+    expect((await ask(`${url}/health`)).status).toBe(200)
     expect((await generate(body)).json.choices[0].logprobs).toEqual(before.logprobs)
   })
 
