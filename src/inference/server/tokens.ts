@@ -13,8 +13,8 @@ export function addTokens(app: App, server: ServerContext): void {
   app.post('/tokenize', async (context: Context) => {
     const body = await server.bodies.read(context, tokenizeBody)
     modelOf(server, body.model)
-    if ((body.prompt === undefined || body.prompt === null) === (body.messages === undefined))
-      throw badRequest('prompt: send either prompt or messages.', 'prompt')
+    const given = (value: unknown) => value !== undefined && value !== null
+    if (given(body.prompt) === given(body.messages)) throw badRequest('prompt: send either prompt or messages.', 'prompt')
     const options = { field: 'prompt', addSpecialTokens: body.add_special_tokens ?? true }
     const ids = body.messages
       ? encodeChat(server, body as TemplateBody).ids

@@ -108,6 +108,10 @@ describe('tokens', () => {
     expectError(await post('/tokenize', {}), 400, /either prompt or messages/, 'prompt')
     const messages = [{ role: 'user', content: 'a' }] as const
     expect((await post('/tokenize', { messages })).json.tokens).toEqual(tiny.tokenizer.encodeChat(messages))
+    // null is not given.
+    expect((await post('/tokenize', { prompt: null, messages })).json.tokens).toEqual(tiny.tokenizer.encodeChat(messages))
+    expect((await post('/tokenize', { prompt: 'ab', messages: null })).json.tokens).toEqual([97, 98])
+    expectError(await post('/tokenize', { prompt: null, messages: null }), 400, /either prompt or messages/, 'prompt')
   })
 })
 

@@ -98,7 +98,7 @@ export type ChatBody = z.infer<typeof chatBody>
 /** /tokenize takes a prompt or messages. */
 export const tokenizeBody = z.object({
   ...templateFields,
-  messages: templateFields.messages.optional(),
+  messages: templateFields.messages.nullish(),
   model: z.string().nullish(),
   prompt: z.string().nullish(),
   return_token_strs: z.boolean().nullish(),
