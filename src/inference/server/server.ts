@@ -196,10 +196,16 @@ function httpServer(app: App, server: ServerContext): Server {
       connectionsCheckingInterval: 1000,
       keepAliveTimeout: 10_000,
       maxHeaderSize: 16 * 2 ** 10,
+      // The listener refuses a request without Host, with a body that clients can parse; Node would send none.
+      requireHostHeader: false,
     },
     (incoming, outgoing) => void listener(incoming, outgoing),
   )
   http.maxConnections = options.maxConnections ?? 1024
+  http.on('checkExpectation', (_, outgoing: ServerResponse) => {
+    const { status, body } = new HttpError(417, 'Expect: only 100-continue is supported. Leave the header out.')
+    outgoing.writeHead(status, { 'content-type': 'application/json', connection: 'close' }).end(JSON.stringify(body))
+  })
   http.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => answerBroken(error, socket))
   return http
 }

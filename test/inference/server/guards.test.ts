@@ -225,6 +225,9 @@ describe('sizes and times', () => {
     expect(await rawBytes(url, [head])).toMatch(/^HTTP\/1\.1 408 [\s\S]*was not complete after 1 s/)
     expect(await rawBytes(url, ['POST /v1/comp'])).toMatch(/^HTTP\/1\.1 408 [\s\S]*"code":408/)
     expect(await rawBytes(url, ['hello\r\n\r\n'])).toMatch(/^HTTP\/1\.1 400 [\s\S]*"code":400/)
+    expect(await rawBytes(url, ['GET /health HTTP/1.1\r\n\r\n'])).toMatch(/^HTTP\/1\.1 400 [\s\S]*"code":400/)
+    const expecting = 'GET /health HTTP/1.1\r\nhost: localhost\r\nexpect: more\r\nconnection: close\r\n\r\n'
+    expect(await rawBytes(url, [expecting])).toMatch(/^HTTP\/1\.1 417 [\s\S]*"code":417/)
     expect(await rawBytes(url, [`GET /health HTTP/1.1\r\nhost: localhost\r\nx: ${'a'.repeat(20_000)}\r\n\r\n`])).toMatch(
       /^HTTP\/1\.1 431 /,
     )
