@@ -1,12 +1,13 @@
 /** The parts of a server that `serve` and a training run with `serve = true` share: parsers, constraints, sampling defaults. */
-import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { messageOf, UserError } from '../common/errors.ts'
-import { textOfBytes } from '../common/texts.ts'
+import * as z from 'zod'
+import { UserError } from '../common/errors.ts'
 import type { Grammars } from '../inference/grammar/types.ts'
 import { templateThinks } from '../inference/parsers/reasoning.ts'
 import { toolParser } from '../inference/parsers/tools/index.ts'
 import type { SamplingDefaults, ServerParts } from '../inference/server/parts.ts'
+import { samplingFields } from '../inference/server/schemas/common.ts'
+import { readJson } from '../model/files/files.ts'
 import type { ModelFiles } from '../model/files/open.ts'
 import type { Tokenizer } from '../model/tokenizer/tokenizer.ts'
 import { versionOf } from './version.ts'
@@ -74,27 +75,35 @@ export async function modelParts(
   return { parts, close: async () => (await grammars)?.close() }
 }
 
-/** The sampling defaults of generation_config.json. */
+/** The ranges of defaults; as in requests, but that a top_p of 0 is taken. */
+const ranges = z.object({
+  temperature: samplingFields.temperature,
+  top_p: z.number().min(0).max(1).nullish(),
+  top_k: samplingFields.top_k,
+  min_p: samplingFields.min_p,
+  repetition_penalty: samplingFields.repetition_penalty,
+  max_new_tokens: z.int().min(1).nullish(),
+})
+
+/**
+ * The sampling defaults of generation_config.json.
+ * @throws UserError for a file that can't be read, or a value out of range: each request would be refused for a field that it does not have
+ */
 async function defaultsOf(where: string, model: ModelFiles): Promise<SamplingDefaults> {
   if (where === 'vllm') return {}
-  let raw = model.rawGenerationConfig ?? {}
-  if (where !== 'auto') {
-    const path = where.endsWith('.json') ? where : join(where, 'generation_config.json')
-    try {
-      raw = JSON.parse(textOfBytes(await readFile(path), path)) as Record<string, unknown>
-    } catch (error) {
-      if (error instanceof UserError) throw error
-      throw new UserError(`--generation-config ${where}: ${path} can't be read: ${messageOf(error)}.`)
-    }
+  const isModels = where === 'auto'
+  const path = isModels || where.endsWith('.json') ? where : join(where, 'generation_config.json')
+  const raw = isModels ? (model.rawGenerationConfig ?? {}) : await readJson(path)
+  const numbers = Object.fromEntries(Object.entries(raw).filter(([, value]) => typeof value === 'number'))
+  const { data, error } = ranges.safeParse(numbers)
+  if (error) {
+    const [issue] = error.issues
+    const field = issue.path.map(String).join('.')
+    const file = isModels ? `generation_config.json of ${model.name}` : path
+    throw new UserError(
+      `${file}: ${field} is ${String(numbers[field])}: ${issue.message}. Correct it, or serve with --generation-config vllm, which leaves these defaults out.`,
+    )
   }
-  const number = (key: string) => (typeof raw[key] === 'number' ? raw[key] : undefined)
-  const found = {
-    temperature: number('temperature'),
-    top_p: number('top_p'),
-    top_k: number('top_k'),
-    min_p: number('min_p'),
-    repetition_penalty: number('repetition_penalty'),
-    max_tokens: number('max_new_tokens'),
-  }
-  return Object.fromEntries(Object.entries(found).filter(([, value]) => value !== undefined))
+  const { max_new_tokens: max_tokens, ...others } = data
+  return Object.fromEntries(Object.entries({ ...others, max_tokens }).filter(([, value]) => typeof value === 'number'))
 }

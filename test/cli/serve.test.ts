@@ -1,11 +1,13 @@
 /** `node cli.js serve` as a process: its line, its answers, its end; and what it refuses to start with. */
 import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
-import { cpSync, mkdtempSync, rmSync } from 'node:fs'
+import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { open } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import OpenAI from 'openai'
 import { afterAll, describe, expect, test, vi } from 'vitest'
+import { modelParts } from '../../src/cli/serve-parts.ts'
+import { openModel } from '../../src/model/files/open.ts'
 import { isWindows, posixOnly } from '../windows.ts'
 
 const root = join(import.meta.dirname, '../..')
@@ -153,6 +155,32 @@ describe('serve', () => {
     expect((await asked).status).toBe(500)
     expect(await served.ended).toBe(1)
     expect(served.err()).toMatch(/\nthe GPU device was lost \(destroyed\): .+ The server has stopped, .+ start it again\.\n/)
+  })
+
+  test('refuses sampling defaults that every request would be refused for', async () => {
+    const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-serve-'))
+    const model = await openModel(join(root, 'models/tiny'))
+    const tokenizer = await model.tokenizer()
+    const file = join(dir, 'generation_config.json')
+    const defaults = async (text: string, generationConfig = dir, rawGenerationConfig: Record<string, unknown> | null = null) => {
+      writeFileSync(file, text)
+      const options = { toolCallParser: 'auto', reasoningParser: 'auto', generationConfig }
+      return (await modelParts({ ...model, rawGenerationConfig }, tokenizer, options)).parts.defaults
+    }
+    try {
+      const good = '{"temperature": 0.6, "top_k": null, "max_new_tokens": 5, "eos_token_id": 1, "do_sample": true}'
+      expect(await defaults(good)).toEqual({ temperature: 0.6, max_tokens: 5 })
+      await expect(defaults('null')).rejects.toThrow(`${file} must hold a JSON object.`)
+      await expect(defaults('{"top_p": 5}')).rejects.toThrow(`${file}: top_p is 5: Too big`)
+      await expect(defaults('{"temperature": -1}')).rejects.toThrow(/temperature is -1: .* serve with --generation-config vllm/)
+      await expect(defaults('{}', file, null)).resolves.toEqual({})
+      const own = { max_new_tokens: 0 }
+      await expect(defaults('{}', 'auto', own)).rejects.toThrow(/generation_config.json of tiny: max_new_tokens is 0: Too small/)
+      await expect(defaults('{}', 'vllm', own)).resolves.toEqual({})
+    } finally {
+      model.close()
+      rmSync(dir, { recursive: true })
+    }
   })
 
   test('refuses to start where the GPU has no room for the KV cache', async () => {
