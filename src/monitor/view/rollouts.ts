@@ -114,7 +114,7 @@ function fits(summary: RolloutSummary, query: RolloutQuery): boolean {
   const { reward } = summary
   return (
     (split === undefined || summary.split === split) &&
-    (env === undefined || summary.env === env) &&
+    (env === undefined || summary.env === env || summary.env.startsWith(`${env}/`)) &&
     (group === undefined || summary.group === group) &&
     (error === undefined || (summary.error !== null) === error) &&
     (least === undefined || (reward !== null && reaches(reward, least))) &&

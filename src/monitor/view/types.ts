@@ -99,6 +99,7 @@ export interface RolloutQuery {
   from?: number
   to?: number
   split?: Split
+  /** Of this environment; of a group, of all its members. */
   env?: string
   min_reward?: number
   max_reward?: number

@@ -236,6 +236,11 @@ describe('rollouts', () => {
     outputs.rollouts('a', 13, scored([rollout({ reward: 0.7 + 0.2 + 0.1 })], 0.5))
     expect((await ask('step=13&min_reward=1')).total).toBe(1)
     expect((await ask('step=13&max_reward=0.9')).total).toBe(0)
+
+    // The page offers the names of config.toml, which has that of a group.
+    for (const env of ['mix', 'mix/one', 'mix/more/two', 'mixed']) outputs.rollouts('a', 14, scored([rollout({ env })], 0.5))
+    const ofMix = { mix: 3, 'mix/more': 1, 'mix/one': 1, mixed: 1, mi: 0 }
+    for (const [env, total] of Object.entries(ofMix)) expect([env, (await ask(`step=14&env=${env}`)).total]).toEqual([env, total])
   })
 
   test('that are broken are passed over, and keep their line', async () => {
