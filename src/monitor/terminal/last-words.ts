@@ -1,6 +1,6 @@
 /** The report at the end of a run: what was learned, where the files are, what to try next. */
 import { formatNumber, oneLine, printable, wrap } from '../format.ts'
-import { textWidth } from './text-width.ts'
+import { cut, textWidth } from './text-width.ts'
 
 /** An evaluation in a few numbers. */
 export interface EvalSummary {
@@ -86,8 +86,9 @@ function sideBySide(samples: readonly SamplePair[], width: number): string[] {
   const lines: string[] = []
   const column = Math.floor((width - 7) / 2)
   for (const s of samples) {
-    const expected = s.expected === undefined ? '' : `  (expected: ${oneLine(s.expected, 40)})`
-    lines.push(`  ${oneLine(s.question, Math.max(20, width - 2 - expected.length))}${expected}`)
+    const expected = s.expected === undefined ? '' : `  (expected: ${cut(oneLine(s.expected, 40), 40)})`
+    const room = Math.max(20, width - 2 - textWidth(expected))
+    lines.push(`  ${cut(oneLine(s.question, room), room)}${expected}`)
     const cell = (name: string, side: SamplePair['before'], size: number) => [
       `${name}, reward ${side.reward === null ? 'none' : formatNumber(Number(side.reward.toFixed(2)))}`,
       ...wrap(printable(side.text).trim() || '(empty)', size).slice(0, 8),

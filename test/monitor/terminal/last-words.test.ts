@@ -51,6 +51,10 @@ test('columns stay columns where characters are two wide', () => {
   const left = lines.flatMap((line) => (line.includes(' | ') || line.endsWith(' |') ? line.split(' |')[0] : []))
   expect(left.length).toBeGreaterThan(2)
   expect(new Set(left.map(textWidth))).toEqual(new Set([4 + 26]))
+  const long = [{ ...samples[0], question: text, expected: text }]
+  for (const width of [72, 100])
+    for (const line of finalReport({ samples: long, files: {}, next: [] }, width).split('\n'))
+      expect(textWidth(line)).toBeLessThanOrEqual(width)
 })
 
 test('a narrow terminal puts one answer under the other', () => {
