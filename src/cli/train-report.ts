@@ -75,16 +75,17 @@ function suggestions(run: Run, lastStep: number, checkpoint: string): string[] {
 
 type Facts = Pick<RolloutRow, 'env' | 'reward' | 'token_usage' | 'is_truncated'>
 
-function summaries(rows: readonly Facts[]): EvalSummary[] {
+/** What an evaluation's answers say of each environment. */
+export function summaries(rows: readonly Facts[]): EvalSummary[] {
   return [...Map.groupBy(rows, ({ env }) => env)].map(([env, all]) => {
     const scored = all.filter(({ reward }) => reward !== null)
-    const average = (value: (row: Facts) => number) => mean(scored.map(value)) ?? 0
+    const average = (value: (row: Facts) => number) => mean(scored.map(value))
     return {
       env,
       reward: average(({ reward }) => reward!),
       rollouts: scored.length,
-      tokens: average((row) => row.token_usage.output_tokens),
-      truncated: average((row) => Number(row.is_truncated)),
+      tokens: average((row) => row.token_usage.output_tokens) ?? undefined,
+      truncated: average((row) => Number(row.is_truncated)) ?? undefined,
     }
   })
 }

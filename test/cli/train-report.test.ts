@@ -3,13 +3,14 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
-import { otherTasks, samplePairs } from '../../src/cli/train-report.ts'
+import { otherTasks, samplePairs, summaries } from '../../src/cli/train-report.ts'
 import { missedEvals } from '../../src/cli/train-setup.ts'
 import { parseConfig } from '../../src/config/load.ts'
 import { evalMetrics } from '../../src/monitor/aggregate.ts'
 import { MetricsWriter } from '../../src/monitor/metrics-writer.ts'
 import { openRunFolder } from '../../src/monitor/run-folder.ts'
 import type { RolloutBrief, RolloutRow } from '../../src/monitor/rollout-writer.ts'
+import { finalReport } from '../../src/monitor/terminal/last-words.ts'
 import type { RunEnvironment } from '../../src/orchestrator/tasks.ts'
 import { rollout } from '../orchestrator/helpers.ts'
 
@@ -52,6 +53,22 @@ test('a question that several rows ask is shown once, with the answer that gaine
     ['a', 'answer 2'],
     ['c', 'answer 4'],
   ])
+})
+
+test('an evaluation whose answers all failed has no reward to compare with', () => {
+  const rowOf = (reward: number | null) =>
+    ({ env: 'sums', reward, is_truncated: true, token_usage: { output_tokens: 3 } }) as unknown as RolloutRow
+  const [none, some] = [
+    [null, null],
+    [0.5, null],
+  ].map((rewards) => summaries(rewards.map(rowOf)))
+  const said = (before: typeof none, after: typeof none) =>
+    finalReport({ before, after, samples: [], files: {}, next: [] }).split('\n  sums: ')[1]
+  expect(said(none, some)).toBe(
+    'reward none before, 0.50 after (all answers failed before; 1 answers, 3 tokens an answer, 100% cut off)',
+  )
+  expect(said(some, none)).toBe('reward 0.50 before, none after (all answers failed after; 0 answers)')
+  expect(said([], none)).toBe('reward none after training (0 answers)')
 })
 
 test('another task to try is not the one of the run', () => {

@@ -5,8 +5,8 @@ import { cut, textWidth } from './text-width.ts'
 /** An evaluation in a few numbers. */
 export interface EvalSummary {
   env: string
-  /** Mean reward on held-out questions. */
-  reward: number
+  /** Mean reward on held-out questions; null where every answer failed. */
+  reward: number | null
   /** Number of answers in that mean. */
   rollouts: number
   /** Mean tokens of an answer. */
@@ -66,16 +66,21 @@ function change(then: EvalSummary | undefined, now: EvalSummary): string[] {
   if (now.tokens !== undefined) facts.push(`${arrow(then?.tokens, now.tokens, (v) => v.toFixed(0))} tokens an answer`)
   if (now.truncated !== undefined)
     facts.push(`${arrow(then?.truncated, now.truncated, (v) => `${Math.round(v * 100)}%`)} cut off`)
-  if (!then) return [`${head}reward ${now.reward.toFixed(2)} after training (${facts.join(', ')})`]
-  const gain = now.reward - then.reward
+  if (!then) return [`${head}reward ${said(now.reward)} after training (${facts.join(', ')})`]
+  const failed = [then.reward === null && 'before', now.reward === null && 'after'].filter(Boolean)
+  const gain = now.reward === null || then.reward === null ? null : now.reward - then.reward
   const verdict =
-    Math.abs(gain) < 0.005
-      ? 'no change'
-      : gain > 0
-        ? `+${gain.toFixed(2)}`
-        : `${gain.toFixed(2)}: it got worse, see "what to try next"`
-  return [`${head}reward ${then.reward.toFixed(2)} before, ${now.reward.toFixed(2)} after (${verdict}; ${facts.join(', ')})`]
+    gain === null
+      ? `all answers failed ${failed.join(' and ')}`
+      : Math.abs(gain) < 0.005
+        ? 'no change'
+        : gain > 0
+          ? `+${gain.toFixed(2)}`
+          : `${gain.toFixed(2)}: it got worse, see "what to try next"`
+  return [`${head}reward ${said(then.reward)} before, ${said(now.reward)} after (${verdict}; ${facts.join(', ')})`]
 }
+
+const said = (reward: number | null): string => reward?.toFixed(2) ?? 'none'
 
 function arrow(then: number | undefined, now: number, show: (value: number) => string): string {
   return then === undefined ? show(now) : `${show(then)} -> ${show(now)}`
