@@ -10,6 +10,9 @@ import type { LoopResult } from '../orchestrator/loop.ts'
 import { bestStep } from './train-checkpoints.ts'
 import { missedEvals, type Run } from './train-setup.ts'
 
+/** The columns of the last words where there is room for them. */
+const WIDEST = 100
+
 /** Prints what was learned, where the files are and what to try next. */
 export function reportRun(run: Run, result: LoopResult): void {
   const { folder, config } = run
@@ -34,7 +37,7 @@ export function reportRun(run: Run, result: LoopResult): void {
     config: folder.configPath,
     'curves, samples': join(folder.path, 'report.html'),
   }
-  const text = finalReport({
+  const report = {
     before: after.length > 0 ? summaries(before) : [],
     after: summaries(after),
     samples: samplePairs(before, after, 3),
@@ -43,8 +46,8 @@ export function reportRun(run: Run, result: LoopResult): void {
       lastStep < args.max_steps || missedEvals(run.parts.evaluated.steps, lastStep, config, folder).length > 0
         ? [`continue: ${TRAIN} ${AT} ${shellWord(folder.configPath)} --resume`]
         : suggestions(run, lastStep, checkpoint),
-  })
-  out.print(`\n${text}\n`)
+  }
+  out.print(`\n${finalReport(report, Math.min(WIDEST, out.width ?? WIDEST))}\n`)
 }
 
 /** Two bundled environments that the run does not have. */

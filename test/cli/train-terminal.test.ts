@@ -38,6 +38,18 @@ test.skipIf(noTerminal !== '')('a run with its panel, samples on a key, and q: s
   expect(runs.rows('seen', 'metrics.jsonl').length).toBeGreaterThan(1)
 })
 
+test.skipIf(noTerminal !== '')('what was learned fits the terminal', async () => {
+  const evaluated = [...set('eval_strategy', 'steps'), ...set('eval_examples', 4)]
+  const words = [...set('run_name', 'narrow'), ...set('max_steps', 1), ...set('log_completions', 'false'), ...evaluated]
+  const terminal = new TestTerminal([process.execPath, trainJs, '@', 'run.toml', ...words], {
+    columns: 60,
+    rows: 20,
+    cwd: runs.dir,
+  })
+  expect(await terminal.ended()).toBe(0)
+  expect(terminal.all().join('\n')).toMatch(/^ {4}before, reward \S+ +\| after, reward \S+$/m)
+})
+
 test.skipIf(noTerminal !== '')('sft has the panel too, of its loss, and ends by the same key', async () => {
   const rows = Array.from({ length: 8 }, (_, i) => ({ prompt: `say ${i}`, completion: String(i) }))
   runs.write('rows.jsonl', rows.map((row) => JSON.stringify(row)).join('\n'))

@@ -140,6 +140,11 @@ export class RunConsole {
     if (this.#view) this.#view.history = rows
   }
 
+  /** The columns that a table may take; undefined where there is no terminal. */
+  get width(): number | undefined {
+    return this.#screen ? this.#columns : undefined
+  }
+
   /** Sets how to get the bytes of GPU buffers, for the panel. */
   set gpuBytes(ask: () => number) {
     if (this.#view) this.#view.gpuBytes = ask
