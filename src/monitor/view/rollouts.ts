@@ -1,4 +1,5 @@
 /** Rollouts of a run: a list of summaries for each step's file, and a search from the newest step back. */
+import { lstatSync } from 'node:fs'
 import { setImmediate as turn } from 'node:timers/promises'
 import type { Message } from '../../common/types.ts'
 import { reaches } from '../aggregate.ts'
@@ -8,13 +9,15 @@ import { GrowingFile, linesOf, openFile, parseRow } from './lines.ts'
 import type { Run } from './runs.ts'
 import type { RolloutQuery, RolloutsAnswer, RolloutSummary } from './types.ts'
 
-/** How many summaries are kept in memory: about 60 MB. */
+/** How many summaries are kept in memory, of files and again of searches: about 60 MB each. */
 const mostSummaries = 100_000
 const previewLength = 160
 
 /** rollouts/step_N.jsonl: the offset of each line, and its summary; null for a line that is no row. */
 class RolloutFile extends GrowingFile {
   readonly step: number
+  /** Whether the file could be read the last time. */
+  isRead = false
   starts: number[] = []
   summaries: (RolloutSummary | null)[] = []
 
@@ -48,18 +51,35 @@ class TokensFile extends GrowingFile {
   }
 }
 
+/** What one search has found so far, by step, each with the state of the file. */
+class Findings {
+  readonly steps = new Map<number, { stamp: string; matches: RolloutSummary[] }>()
+  rows = 0
+}
+
 /** Reads, caches and searches the rollouts of all runs. */
 export class Rollouts {
-  readonly #files = new Cache<RolloutFile>(mostSummaries, (file) => file.summaries.length)
-  readonly #tokens = new Cache<TokensFile>(mostSummaries * 10, (file) => file.starts.length)
+  readonly #most: number
+  readonly #files: Cache<RolloutFile>
+  readonly #tokens: Cache<TokensFile>
+  /** By run and query. A run may have more rollouts than `#files` holds: a search asked again would read the first ones again, and never get further. */
+  readonly #findings: Cache<Findings>
 
   #opened = 0
+
+  /** @param most how many summaries are kept */
+  constructor(most = mostSummaries) {
+    this.#most = most
+    this.#files = new Cache(most, (file) => file.summaries.length)
+    this.#tokens = new Cache(most * 10, (file) => file.starts.length)
+    this.#findings = new Cache(most, ({ rows, steps }) => rows + steps.size)
+  }
 
   /** The current state of a step's file. */
   async file(run: Run, step: number): Promise<RolloutFile> {
     const path = run.file('rollouts', `step_${step}.jsonl`)
     const file = this.#files.get(path, () => new RolloutFile(path, step))
-    await file.refresh()
+    file.isRead = await file.refresh()
     // Not on every call, as this visits all entries.
     if (++this.#opened % 100 === 0) this.#files.trim()
     return file
@@ -75,10 +95,12 @@ export class Rollouts {
 
   /**
    * Searches the steps from the newest (or, sorted by `step`, the oldest) until all are done or `milliseconds` have passed; the first step is always
-   * searched whole. Summaries are cached, so the same query asked again gets further.
+   * searched whole. What was found is kept, so the same query asked again gets further.
    */
   async search(run: Run, query: RolloutQuery, milliseconds = 2000): Promise<RolloutsAnswer> {
-    const { sort = '-step', limit = 100, offset = 0 } = query
+    const { sort = '-step', limit = 100, offset = 0, ...wanted } = query
+    const findings = this.#findings.get(JSON.stringify([run.path, wanted]), () => new Findings())
+    this.#findings.trim()
     const from = query.step ?? query.from ?? -Infinity
     const to = query.step ?? query.to ?? Infinity
     const all = (await run.rolloutSteps()).filter((step) => step >= from && step <= to)
@@ -98,15 +120,34 @@ export class Rollouts {
         truncated = true
         break
       }
-      const file = await this.file(run, step)
-      const found = file.summaries.filter((summary) => summary !== null).filter((summary) => fits(summary, query))
       // Pushed one by one: an evaluation may have more rollouts than a call can have arguments.
-      for (const match of query.text ? await withText(file, found, query.text) : found) matches.push(match)
+      for (const match of await this.#matches(run, step, query, findings)) matches.push(match)
       searched = Math.min(searched ?? Infinity, step)
     }
     const sorted = sort.endsWith('step') ? matches : matches.toSorted(orderOf(sort))
     return { total: matches.length, truncated, searchedFrom: searched, rows: sorted.slice(offset, offset + limit) }
   }
+
+  async #matches(run: Run, step: number, query: RolloutQuery, findings: Findings): Promise<RolloutSummary[]> {
+    const stamp = stampOf(run.file('rollouts', `step_${step}.jsonl`))
+    const known = findings.steps.get(step)
+    if (known?.stamp === stamp) return known.matches
+    const file = await this.file(run, step)
+    const found = file.summaries.filter((summary) => summary !== null).filter((summary) => fits(summary, query))
+    const matches = query.text ? await withText(file, found, query.text) : found
+    const rows = findings.rows - (findings.steps.get(step)?.matches.length ?? 0)
+    findings.steps.delete(step)
+    const isKept = file.isRead && rows + matches.length <= this.#most
+    findings.rows = isKept ? rows + matches.length : rows
+    if (isKept) findings.steps.set(step, { stamp, matches })
+    return matches
+  }
+}
+
+/** The state of a file, as text. */
+function stampOf(path: string): string {
+  const found = lstatSync(path, { throwIfNoEntry: false })
+  return found ? `${found.ino}:${found.size}:${found.mtimeMs}` : ''
 }
 
 function fits(summary: RolloutSummary, query: RolloutQuery): boolean {

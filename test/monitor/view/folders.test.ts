@@ -9,6 +9,8 @@ import { Random } from '../../../src/common/random.ts'
 import { acquireLock } from '../../../src/monitor/run-lock.ts'
 import { TimelineWriter } from '../../../src/monitor/timeline-writer.ts'
 import { MetricsTable } from '../../../src/monitor/view/metrics.ts'
+import { Rollouts } from '../../../src/monitor/view/rollouts.ts'
+import { Run } from '../../../src/monitor/view/runs.ts'
 import { TimelineFile } from '../../../src/monitor/view/timeline.ts'
 import type {
   CompareAnswer, GlossaryEntry, KernelsAnswer, MetricsAnswer, RolloutDetails, RolloutsAnswer, RunDetails, RunSummary, TimelineAnswer,
@@ -287,6 +289,23 @@ describe('rollouts', () => {
     expect(await server.json('/api/runs/a/rollouts')).toMatchObject({ total: 4, truncated: true, searchedFrom: 6 })
     expect(await server.json('/api/runs/a/rollouts?to=5')).toMatchObject({ total: 4, truncated: true, searchedFrom: 5 })
     expect(await server.json('/api/runs/a/rollouts?to=1')).toMatchObject({ total: 4, truncated: false, searchedFrom: 1 })
+  })
+
+  test('of more steps than are kept in memory are all searched, by asking again', { timeout: 60_000 }, async () => {
+    const outputs = new Outputs()
+    outputs.run('a')
+    const line = `{"prompt":[],"completion":[{"role":"assistant","content":"${'word '.repeat(400)}"}],"reward":0,"split":"train","group":"0","index":0}\n`
+    for (let step = 1; step <= 400; step++)
+      outputs.append(`a/rollouts/step_${step}.jsonl`, line.repeat(50) + (step === 1 ? line.replace(':0,', ':1,') : ''))
+    const [run, rollouts] = [new Run('a', outputs.file('a')), new Rollouts(2000)]
+    const ask = () => rollouts.search(run, { min_reward: 1 }, 40)
+    let answer = await ask()
+    expect(answer).toMatchObject({ total: 0, truncated: true })
+    for (let asked = 1; asked < 200 && answer.truncated; asked++) answer = await ask()
+    expect(answer).toMatchObject({ total: 1, truncated: false, searchedFrom: 1 })
+    // What was found is read again where the file has changed.
+    outputs.append('a/rollouts/step_1.jsonl', line.replace(':0,', ':2,'))
+    expect((await rollouts.search(run, { min_reward: 1 })).rows.map(({ reward }) => reward)).toEqual([1, 2])
   })
 
   test('of several turns have a tree, kinds and characters that take several tokens', async () => {
