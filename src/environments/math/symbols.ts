@@ -1,8 +1,8 @@
 /**
  * Equality of expressions, using @cortex-js/compute-engine, which reads LaTeX and computes with any number of digits. Constants are equal if their
  * difference is 0 to 60 digits. Expressions with variables are equal if they agree to 40 digits at random points, positive and negative: the
- * probability that different polynomials agree at such points is almost 0. Symbolic rewriting is not used: it would answer "different" whenever it
- * finds no proof, and its search takes unbounded time.
+ * probability that different polynomials agree at such points is almost 0. Six points far from 0 tell |x + 3| from x + 3. Symbolic rewriting is not
+ * used: it would answer "different" whenever it finds no proof, and its search takes unbounded time.
  */
 import { ComputeEngine, type Expression } from '@cortex-js/compute-engine'
 import { hashSeed, Random } from '../../common/random.ts'
@@ -14,6 +14,9 @@ ce.precision = 80
 /** Number of points at which expressions are compared, and at how many of them (`needed`) both must have a value for a verdict. */
 const points = 8
 const needed = 4
+/** Further points must not differ either: these many of each sign, between 3 and `far`. Beyond that, 80 digits are too few for hyperbolic functions. */
+const farPoints = 3
+const far = 20
 
 interface Complex {
   re: number
@@ -53,6 +56,20 @@ function variables(...expressions: Expression[]): string[] {
   return [...new Set(expressions.flatMap((expression) => expression.unknowns))].toSorted()
 }
 
+/** Yields points far from 0, at which each variable has both signs. They only ever show that expressions differ. */
+function* farProbes(names: string[]): Generator<Record<string, number>> {
+  const random = new Random(hashSeed('far', ...names))
+  const width = (far - 3) / farPoints
+  const columns = names.map((name) => {
+    const values = Array.from({ length: 2 * farPoints }, (_, i) => {
+      const size = 3 + width * (Math.floor(i / 2) + Math.floor(random.next() * 2 ** 20) / 2 ** 20)
+      return i % 2 === 0 ? size : -size
+    })
+    return [name, random.shuffle(values)] as const
+  })
+  for (let i = 0; i < 2 * farPoints; i++) yield Object.fromEntries(columns.map(([name, values]) => [name, values[i]]))
+}
+
 /** Yields the same points for the same variables, so that rewards are deterministic. */
 function* probes(names: string[]): Generator<Record<string, number>> {
   const random = new Random(hashSeed('probe', ...names))
@@ -71,14 +88,20 @@ function sameConstant(a: Expression, b: Expression): boolean {
 }
 
 function sameEverywhere(a: Expression, b: Expression, names: string[]): boolean {
+  const isApart = ({ off, scale }: { off: number; scale: number }) => !(off <= 1e-40 * Math.max(scale, 1e-10))
   let agreed = 0
   for (const at of probes(names)) {
     const apart = difference(a, b, at)
     if (apart === undefined) continue
-    if (apart === null || !(apart.off <= 1e-40 * Math.max(apart.scale, 1e-10))) return false
+    if (apart === null || isApart(apart)) return false
     agreed++
   }
-  return agreed >= needed
+  if (agreed < needed) return false
+  for (const at of farProbes(names)) {
+    const apart = difference(a, b, at)
+    if (apart && isApart(apart)) return false
+  }
+  return true
 }
 
 /** `Symbols` by compute-engine. */
@@ -104,6 +127,10 @@ export const symbols: Symbols = {
     const at = [...probes(names)].map((point) => value(ratio.subs(point))).filter(isFinite)
     const base = at[0]
     if (at.length < needed || size(base) < 1e-9) return false
+    for (const point of farProbes(names)) {
+      const there = value(ratio.subs(point))
+      if (isFinite(there)) at.push(there)
+    }
     return at.every((c) => Math.hypot(c.re - base.re, c.im - base.im) <= 1e-12 * size(base))
   },
 
