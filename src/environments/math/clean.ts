@@ -17,7 +17,7 @@ const superscripts = '⁰¹²³⁴⁵⁶⁷⁸⁹'
 const functions = 'arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|max|min|gcd|lcm'
 const greek = 'pi|theta|alpha|beta|gamma|delta|lambda|omega|sigma|phi|infty'
 
-type Rule = [RegExp, string | ((match: string, ...groups: string[]) => string)]
+type Rule = [RegExp, string | ((match: string, ...groups: any[]) => string)]
 
 /** Applied in order, as later rules rely on earlier ones. */
 const rules: Rule[] = [
@@ -96,10 +96,18 @@ export function cleanAnswer(value: string): string {
     .trim()
 }
 
-/** The argument of a formatting command. A single letter (a constant, a point) or a number stands for itself, anything else becomes text. */
-function wrapped(_: string, inner: string): string {
+/**
+ * The argument of a formatting command. A single letter (a constant, a point) or a number stands for itself, anything else becomes text. So does a
+ * letter that is the unit of a number before it (`5\text{ m}`); bold and lower-case i, j, k are vectors.
+ */
+function wrapped(command: string, inner: string, at: number, text: string): string {
   const word = inner.trim()
-  if (/^[a-zA-Z]$/u.test(word)) return word
+  const isUnit =
+    /^[mgshlLNJWVK]$/u.test(word) &&
+    !/^\\(?:text|math)?bf/u.test(command) &&
+    /[\d}]\s*$/u.test(text.slice(0, at)) &&
+    /^\s*(?:\^\s*(?:[23]|\{\s*[23]\s*\}))?\s*(?:[,;.)\]]|$)/u.test(text.slice(at + command.length))
+  if (/^[a-zA-Z]$/u.test(word) && !isUnit) return word
   if (/^[-+]?[\d.,/]+$/u.test(word)) return word
   return `\\text{${inner}}`
 }

@@ -119,6 +119,8 @@ class Comparison {
       return sameRational(percent.rational, other.rational) || sameRational(hundredth(percent.rational), other.rational)
     }
     if (a.unit !== '' && b.unit !== '' && a.unit !== b.unit) return false
+    // "5\text{ m}" and "5 m", whose letter could be a variable.
+    if (a.unit !== b.unit && spellings(a).some((spelling) => spellings(b).includes(spelling))) return true
     if (a.rational && b.rational) {
       return sameRational(a.rational, b.rational) || this.#isClose(asNumber(a.rational), asNumber(b.rational))
     }
@@ -168,6 +170,12 @@ class Comparison {
 
 /** Removes text commands and spaces, except spaces between digits. */
 const dense = (latex: string) => latex.replace(/\\text\s*\{([^{}]*)\}/gu, '$1').replace(/(?<!\d) +| +(?![\d.])/gu, '')
+
+/** A value with a unit of one letter, as a product: `5m`, `5M`, `5m^{2}`. */
+function spellings({ latex, unit }: Answer & { kind: 'value' }): string[] {
+  const [, letter = '', power] = /^([a-z])(?:\^([23]))?$/u.exec(unit) ?? []
+  return [letter, letter.toUpperCase()].map((one) => dense(`${latex}${one}${power ? `^{${power}}` : ''}`))
+}
 
 const isCollection = (answer: Answer) => answer.kind === 'list' || answer.kind === 'set' || answer.kind === 'union'
 

@@ -27,7 +27,10 @@ function canonicalUnit(text: string): string {
     .replace(/\s*\/\s*/gu, '/')
     .trim()
   const word = (name: string) =>
-    aliases.get(name) ?? aliases.get(name.replace(/s$/u, '')) ?? (name.length > 3 ? name.replace(/s$/u, '') : name)
+    // ms is no plural of m.
+    aliases.get(name) ??
+    (name.length > 2 ? aliases.get(name.replace(/s$/u, '')) : undefined) ??
+    (name.length > 3 ? name.replace(/s$/u, '') : name)
   const squared = /^(?:square|sq\.?)\s+(.+)$/u.exec(s)
   if (squared) return squared[1].startsWith('unit') ? 'unit^2' : `${word(squared[1])}^2`
   const cubed = /^cubic\s+(.+)$/u.exec(s)
@@ -73,7 +76,7 @@ export function splitUnit(text: string): Measured {
       factor += `\\times ${scales[scale[1].toLowerCase()]}`
       name = (scale[2] ?? '').trim()
     }
-    if (/^\([A-Z]\)$/u.test(name)) break
+    if (/^\([A-Z]\)$/u.test(name) || /^(?:,|(?:and|or)\b)/iu.test(name)) break // "5\text{ or more}" is not 5
     if (name === '\\degree' && /\\[a-z]/u.test(s.slice(0, tail.index))) break // \sin 30\degree
     const plain =
       name === '\\degree' ? 'degree' : name === '\\%' ? '%' : name === '¢' ? 'cent' : (currencies[name] ?? canonicalUnit(name))
