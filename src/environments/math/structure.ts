@@ -69,7 +69,9 @@ const allNumbers = (): Answer => ({
 function parseChoice(s: string): Answer | null {
   const letter =
     /^\\text\s*\{\s*\(([A-Z])\)\s*\}/u.exec(s) ?? /^\(([A-Z])\)(?:$|\s+\S)/u.exec(s) ?? /^([A-Z])(?:$|\)$|\)\s+\S)/u.exec(s)
-  return letter ? { kind: 'choice', letter: letter[1] } : null
+  // "(A) (B)" chooses nothing.
+  const letters = new Set(Array.from(s.matchAll(/(?<![A-Za-z(])\(?([A-Z])\)/gu), ([, one]) => one))
+  return letter && letters.size < 2 ? { kind: 'choice', letter: letter[1] } : null
 }
 
 /** Removes the commas of `1,234,567`, unless brackets around them make them separators. */
@@ -192,6 +194,7 @@ function plainWords(s: string): string | null {
   if (/^\d{1,2}:\d\d ?(?:am|pm)$/u.test(words)) return words.replace(' ', '')
   if (!/^["']?[A-Za-z][A-Za-z .'"!-]*$/u.test(inner) || inner.length < 2) return null
   if (/^[a-zA-Z](?: [a-zA-Z])+$/u.test(inner)) return null // a b: a product
+  if (words.length === 1) return null // n!, y'
   if (words.length === 2 && !s.includes('\\text') && !shortWords.has(words)) return null
   return words.replace(/^(?:the|a|an) /u, '')
 }

@@ -29,12 +29,21 @@ const size = ({ re, im }: Complex) => Math.hypot(re, im)
 function parse(latex: string): Expression | null {
   // The library reads "4 2" as 42, and 1010_2 as ten, which is no answer to a question for binary digits.
   if (/(?<!_)\d\s+\.?\d|\d\s*_/u.test(latex)) return null
-  const expression = ce.parse(latex.replaceAll('\\degree', '^\\circ'))
+  const expression = ce.parse(bars(latex).replaceAll('\\degree', '^\\circ'))
   if (!expression?.isValid) return null
   const json = JSON.stringify(expression.json)
-  // Refuse words inside an expression, parse errors, and values that are not numbers.
-  return /"'|"(?:Error|Nothing|LatexString|Undefined|Tuple|Sequence|Set|Pair|Equal|True|False)"/u.test(json) ? null : expression
+  // Refuse words inside an expression, parse errors, values that are not numbers, and derivatives of unknown functions, which would be 0.
+  return /"'|"(?:Error|Derivative|Nothing|LatexString|Undefined|Tuple|Sequence|Set|Pair|Equal|True|False)"/u.test(json)
+    ? null
+    : expression
 }
+
+/** The library reads `\bar{x}` as the mean of the number x, which is x. It is a variable of its own; over z and w the bar means the conjugate. */
+const bars = (latex: string) =>
+  latex.replace(/\\(?:bar|overline)\s*(?:\{\s*([a-zA-Z])\s*\}|(?<=\s)([a-zA-Z])(?![a-zA-Z]))/gu, (_, grouped, bare) => {
+    const letter = String(grouped ?? bare)
+    return /[wz]/u.test(letter) ? `\\overline{${letter}}` : `{${letter}_{bar}}`
+  })
 
 function value(expression: Expression): Complex {
   const n = expression.N()
@@ -43,7 +52,7 @@ function value(expression: Expression): Complex {
 }
 
 /** a - b and the magnitude of both, at one point. Null if only one of them has a value there. */
-function difference(a: Expression, b: Expression, at: Record<string, number>): { off: number; scale: number } | null | undefined {
+function difference(a: Expression, b: Expression, at: Point): { off: number; scale: number } | null | undefined {
   const [x, y] = [a.subs(at), b.subs(at)]
   const [u, v] = [value(x), value(y)]
   if (!isFinite(u) && !isFinite(v)) return undefined
@@ -56,8 +65,14 @@ function variables(...expressions: Expression[]): string[] {
   return [...new Set(expressions.flatMap((expression) => expression.unknowns))].toSorted()
 }
 
-/** Yields points far from 0, at which each variable has both signs. They only ever show that expressions differ. */
-function* farProbes(names: string[]): Generator<Record<string, number>> {
+type Point = Record<string, number | Expression>
+
+/**
+ * Yields points far from 0, at which each variable has both signs. They only ever show that expressions differ. If one of the expressions takes a
+ * conjugate or a part of a complex number, z and w are not real.
+ */
+function* farProbes(names: string[], ...expressions: Expression[]): Generator<Point> {
+  const isComplex = /"(?:Conjugate|Real|Imaginary|Argument)"/u.test(JSON.stringify(expressions.map(({ json }) => json)))
   const random = new Random(hashSeed('far', ...names))
   const width = (far - 3) / farPoints
   const columns = names.map((name) => {
@@ -65,7 +80,9 @@ function* farProbes(names: string[]): Generator<Record<string, number>> {
       const size = 3 + width * (Math.floor(i / 2) + Math.floor(random.next() * 2 ** 20) / 2 ** 20)
       return i % 2 === 0 ? size : -size
     })
-    return [name, random.shuffle(values)] as const
+    const shuffled = random.shuffle(values)
+    if (!isComplex || !/^[wz](?:_|$)/u.test(name)) return [name, shuffled] as const
+    return [name, shuffled.map((re) => ce.box(['Complex', re, random.next() + 1] as never))] as const
   })
   for (let i = 0; i < 2 * farPoints; i++) yield Object.fromEntries(columns.map(([name, values]) => [name, values[i]]))
 }
@@ -97,7 +114,7 @@ function sameEverywhere(a: Expression, b: Expression, names: string[]): boolean 
     agreed++
   }
   if (agreed < needed) return false
-  for (const at of farProbes(names)) {
+  for (const at of farProbes(names, a, b)) {
     const apart = difference(a, b, at)
     if (apart && isApart(apart)) return false
   }
@@ -127,7 +144,7 @@ export const symbols: Symbols = {
     const at = [...probes(names)].map((point) => value(ratio.subs(point))).filter(isFinite)
     const base = at[0]
     if (at.length < needed || size(base) < 1e-9) return false
-    for (const point of farProbes(names)) {
+    for (const point of farProbes(names, a, b)) {
       const there = value(ratio.subs(point))
       if (isFinite(there)) at.push(there)
     }
