@@ -108,8 +108,11 @@ export class TurnsEnv<Own extends object = Record<string, unknown>> extends Task
     let state: State<Own> | undefined
     let stopCondition: string
     let failed = true
+    // If one of several tools fails the rollout, the others must stop before cleanup closes what they use.
+    const failing = new AbortController()
     try {
-      stopCondition = await withLimit(limit, async (signal) => {
+      stopCondition = await withLimit(limit, async (limited) => {
+        const signal = AbortSignal.any([limited, failing.signal])
         const counts: Record<string, number> = Object.fromEntries((this.#options.counts ?? []).map((name) => [name, 0]))
         const facts = { row, prompt: row.prompt, answer: row.answer, info: row.info, completion: [] }
         const own = ((await this.#options.setupState?.(row, signal)) ?? {}) as Own
@@ -127,6 +130,7 @@ export class TurnsEnv<Own extends object = Record<string, unknown>> extends Task
       stopCondition = 'timeout_reached'
     } finally {
       play.over = true
+      if (failed) failing.abort()
       const cleaning = state ? this.#cleanup(state) : Promise.resolve()
       // Report only the first failure.
       await (failed ? cleaning.catch(() => {}) : cleaning)

@@ -133,6 +133,24 @@ describe('what goes wrong goes back as words, and is counted', () => {
       error: expect.stringContaining('the environment threw: mine (tools.test.ts:') as string,
     })
   })
+  test('a call that fails the rollout stops the other calls before cleanup', async () => {
+    const seen: string[] = []
+    const slow = tool({
+      name: 'slow',
+      description: 'Slow.',
+      parameters: z.object({}),
+      run: (_, { signal }) =>
+        new Promise(() => signal.addEventListener('abort', () => seen.push('slow was stopped'), { once: true })),
+    })
+    const fails = odd(() => { throw new TypeError('mine') }) // prettier-ignore
+    const env = await make({
+      tools: [slow, fails],
+      stopsAt: (error) => error instanceof TypeError,
+      cleanup: () => void seen.push('cleanup'),
+    })
+    expect((await play(env, calling(['slow', '{}'], ['odd', '{}']))).error).toContain('mine')
+    expect(seen).toEqual(['slow was stopped', 'cleanup'])
+  })
 })
 
 test('arguments that the model does not see come from the state of the rollout', async () => {
