@@ -119,17 +119,39 @@ async function readJson(path: string, maxLineBytes: number): Promise<TableRow[]>
 
 async function readParquet(path: string): Promise<TableRow[]> {
   // Loaded on demand, as most runs make their data in code.
-  const [{ asyncBufferFromFile, parquetReadObjects }, { compressors }] = await Promise.all([
+  const [{ asyncBufferFromFile, parquetMetadataAsync, parquetReadObjects, parquetSchema }, { compressors }] = await Promise.all([
     import('hyparquet'),
     import('hyparquet-compressors'),
   ])
   let objects: Record<string, unknown>[]
   try {
-    objects = await parquetReadObjects({ file: await asyncBufferFromFile(path), compressors })
+    const file = await asyncBufferFromFile(path)
+    const metadata = await parquetMetadataAsync(file)
+    const scales = new Map<string, number>()
+    for (const { element } of parquetSchema(metadata).children) {
+      // Read as bytes or whole numbers: the library multiplies with 0.1, which makes 0.7 0.7000000000000001.
+      if (element.converted_type !== 'DECIMAL' || element.type === 'BYTE_ARRAY') continue
+      scales.set(element.name, element.scale ?? 0)
+      element.converted_type = element.logical_type = undefined
+    }
+    objects = await parquetReadObjects({ file, metadata, compressors })
+    for (const row of objects) for (const [name, scale] of scales) row[name] = decimal(row[name], scale)
   } catch (error) {
     throw new UserError(`${path}: cannot be read as a parquet file (${messageOf(error)}). Is it truncated?`)
   }
   return objects.map((columns, i) => ({ where: `${path} row ${i}`, columns: plain(columns) as Record<string, unknown> }))
+}
+
+/** The value of a decimal: a number, or text if it has more digits than a number holds. `stored`: the digits as a whole number, or its bytes. */
+function decimal(stored: unknown, scale: number): unknown {
+  const isBytes = stored instanceof Uint8Array
+  if (!isBytes && typeof stored !== 'number' && typeof stored !== 'bigint') return stored
+  const whole = isBytes ? BigInt.asIntN(8 * stored.length, BigInt(`0x0${Buffer.from(stored).toString('hex')}`)) : BigInt(stored)
+  const digits = String(whole < 0n ? -whole : whole).padStart(scale + 1, '0')
+  const fraction = digits.slice(digits.length - scale).replace(/0+$/u, '')
+  const text = `${whole < 0n ? '-' : ''}${digits.slice(0, digits.length - scale)}${fraction && `.${fraction}`}`
+  const isExact = fraction === '' ? Number.isSafeInteger(Number(text)) : text.replace(/^[-0.]+|\./gu, '').length <= 15
+  return isExact ? Number(text) : text
 }
 
 /** Turns int64 into a number (or text beyond 2^53, where numbers are inexact) and dates into ISO text, also inside lists and structs. */

@@ -210,6 +210,14 @@ describe('files', () => {
     const [{ info }] = await loadRows([{ question: 'a', info: '{"seed": 1152921504606846977}' }])
     expect(info).toEqual({ seed: '1152921504606846977' })
   })
+  test('parquet: decimals as they stand, and as text if a number would be another', async () => {
+    const rows = await loadRows(fileURLToPath(new URL('fixtures/decimals.parquet', import.meta.url)))
+    expect(rows.map(({ answer, info }) => [answer, info.whole, info.long])).toEqual([
+      ['0.7', '12345678901234567890', '1234567890123456.789'],
+      ['-5.7', -5, -0.1],
+      ['', null, null],
+    ])
+  })
   test('parquet: structs, int64 as numbers (as text beyond 2^53), dates, four compressions', async () => {
     const rows = await loadRows(parquet)
     expect(rows.map((row) => [row.exampleId, row.answer, row.info.level])).toEqual([
