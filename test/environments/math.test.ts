@@ -182,6 +182,9 @@ test.each([
   // A later line that only has the word announces nothing.
   ['The answer is 12.\nI hope this answer helps you.', '12'],
   ['Answer: 5\nThis answers the question.', '5'],
+  // A factorial, and an exclamation.
+  ['The answer is 5! = 120', '5! = 120'],
+  ['The answer is 120! That was easy.', '120'],
   ['42', '42'],
   ['I thought for long.\nThen I did not know.', ''],
   ['', ''],

@@ -62,7 +62,8 @@ export function extractAnswer(text: string): string {
 function lastAnnounced(text: string): string | null {
   const said = [...text.matchAll(announcedLine)].at(-1)?.[1]
   if (said === undefined) return null
-  const sentence = said.replace(/[.!](?:\s.*)?$/u, '')
+  // "5! = 120" goes on after a factorial.
+  const sentence = said.replace(/(?:\.|!(?!\s*[-=+*/\\]))(?:\s.*)?$/u, '')
   const last = [...sentence.matchAll(announced)].at(-1)
   return (last ? sentence.slice(last.index + last[0].length) : sentence).replaceAll('**', '').trim()
 }
