@@ -360,6 +360,24 @@ test('references that double each other, and rules that lean on each other, are 
   expect(performance.now() - begin).toBeLessThan(30_000)
 })
 
+test('long chains of references, long names and deep repetitions do not exhaust the stack', async () => {
+  const chain = Array.from({ length: 1000 }, (_, i) => [`d${i}`, { properties: { n: { $ref: `#/$defs/d${i + 1}` } } }])
+  const $defs = { ...Object.fromEntries(chain), d1000: { type: 'null' } }
+  const schema = { $ref: '#/$defs/d0', $defs }
+  expect(await takes(schema, '{"n": {"n": {"n": {}}}}')).toBe(true)
+  expect(await takes(schema, '{"n": null}')).toBe(false)
+  const name = 'a'.repeat(2800)
+  const named = { properties: { [name]: { type: 'null' }, 'a"b': {}, '': {} }, required: [name], additionalProperties: true }
+  expect(await takes(named, `{"${name}": null, "${name}a": 1, "aa": 2, "b": 3}`)).toBe(true)
+  for (const text of [`{"${name}": 1}`, `{"${name}": null, "${name}": 1}`, `{"${name}": null, "x": 1, "": 1}`])
+    expect(await takes(named, text)).toBe(false)
+  const { grammars } = await opened()
+  const grammar = `root ::= ${'('.repeat(190)}"a"${`)${'*'.repeat(190)}`.repeat(190)}`
+  await expect(grammars.constraint({ type: 'grammar', grammar })).rejects.toThrow(/repetitions are nested more than 200 deep/)
+  const wide = `root ::= ("a"${'*'.repeat(190)} "b"?)${'*'.repeat(5)} | "c"${'*'.repeat(199)}`
+  await grammars.constraint({ type: 'grammar', grammar: wide })
+})
+
 test('wide classes, long lists and long rows of repetitions are read soon, or refused', async () => {
   const { grammars } = await opened()
   const begin = performance.now()

@@ -30,6 +30,8 @@ class Reader {
   readonly #text: string
   #at = 0
   #depth = 0
+  /** How deep repetitions are nested in the expression that was read last. */
+  #height = 0
 
   constructor(text: string) {
     this.#text = text
@@ -87,13 +89,19 @@ class Reader {
   #either(): Expression {
     if (++this.#depth > MOST_DEPTH) this.#fail(`parentheses are nested more than ${MOST_DEPTH} deep`)
     const parts = [this.#sequence()]
-    while (this.#take('|')) parts.push(this.#sequence())
+    let height = this.#height
+    while (this.#take('|')) {
+      parts.push(this.#sequence())
+      height = Math.max(height, this.#height)
+    }
     this.#depth--
+    this.#height = height
     return parts.length === 1 ? parts[0] : { kind: 'either', parts }
   }
 
   #sequence(): Expression {
     const parts: Expression[] = []
+    let height = 0
     for (;;) {
       this.#space()
       if (this.#at >= this.#text.length || '|)'.includes(this.#text[this.#at])) break
@@ -104,8 +112,11 @@ class Reader {
         if (this.#depth > 1) this.#fail('a parenthesis is not closed')
         break
       }
+      this.#height = 0
       parts.push(this.#repeated(this.#atom()))
+      height = Math.max(height, this.#height)
     }
+    this.#height = height
     if (this.#depth === 1 && this.#text[this.#at] === ')') this.#fail('a parenthesis is closed that was not opened')
     return parts.length === 1 ? parts[0] : { kind: 'sequence', parts }
   }
@@ -133,8 +144,8 @@ class Reader {
   #repeated(part: Expression): Expression {
     this.#space()
     let out = part
-    for (let deep = 0; ; deep++) {
-      if (deep > MOST_DEPTH) this.#fail(`repetitions are nested more than ${MOST_DEPTH} deep`)
+    for (; ; this.#height++) {
+      if (this.#height > MOST_DEPTH) this.#fail(`repetitions are nested more than ${MOST_DEPTH} deep`)
       if (this.#take('*')) out = { kind: 'repeat', part: out, least: 0, most: Infinity }
       else if (this.#take('+')) out = { kind: 'repeat', part: out, least: 1, most: Infinity }
       else if (this.#take('?')) out = { kind: 'repeat', part: out, least: 0, most: 1 }

@@ -45,13 +45,15 @@ export function schemaGrammar(schema: unknown, loose = false): string {
   if ((JSON.stringify(schema)?.length ?? 0) > MOST_TEXT)
     throw new UserError(`$: the schema is longer than ${MOST_TEXT} characters. Split it.`)
   const converter = new Converter(schema, loose)
-  return converter.rules.text(converter.convert(schema, '$', 0))
+  return converter.rules.text(converter.whole(schema))
 }
 
 class Converter {
   readonly rules = new Rules()
   readonly #reader: SchemaReader
   readonly #refs = new Map<string, string>()
+  /** References whose rules have a name but no body yet. */
+  readonly #waiting: { name: string; target: unknown; place: string }[] = []
   readonly #space: string
   readonly #loose: boolean
   #any: string | undefined
@@ -62,8 +64,17 @@ class Converter {
     this.#space = this.rules.add(String.raw`"" | " " | "\n" [ \t]{0,16}`)
   }
 
+  /** Adds the rules for the whole document, and returns the first rule's name. */
+  whole(schema: unknown): string {
+    const root = this.#convert(schema, '$', 0)
+    // References are converted one after another: inside each other, a long chain of them would exhaust the stack.
+    for (let next = this.#waiting.pop(); next; next = this.#waiting.pop())
+      this.rules.define(next.name, this.#convert(next.target, next.place, 0))
+    return root
+  }
+
   /** Adds the rules for a schema, and returns the rule's name. */
-  convert(value: unknown, path: string, depth: number): string {
+  #convert(value: unknown, path: string, depth: number): string {
     if (depth > MOST_DEPTH) throw new UserError(`${path}: the schema is nested more than ${MOST_DEPTH} deep.`)
     const schema = this.#reader.merged(value, path)
     if (Object.keys(schema).every((name) => isNote(name))) return this.#anything()
@@ -80,7 +91,7 @@ class Converter {
         return this.#reader.hasValue(both, at) ? [{ both, at }] : []
       })
       if (kept.length === 0) throw new UserError(`${path}: no value satisfies ${name}.`)
-      const bodies = kept.map(({ both, at }) => this.convert(both, at, depth + 1))
+      const bodies = kept.map(({ both, at }) => this.#convert(both, at, depth + 1))
       return this.rules.add(oneOf([...new Set(bodies)]))
     }
     if (schema.enum !== undefined && !Array.isArray(schema.enum)) throw new UserError(`${path}: enum must be a list of values.`)
@@ -108,8 +119,7 @@ class Converter {
       throw new UserError(`${path}: $ref ${JSON.stringify(ref)} requires itself, so no value satisfies it.`)
     const name = this.rules.reserve()
     this.#refs.set(place, name)
-    // Depth restarts at 0: a reference is converted only once.
-    this.rules.define(name, this.convert(target, place, 0))
+    this.#waiting.push({ name, target, place })
     return name
   }
 
@@ -212,7 +222,7 @@ class Converter {
     if (!Array.isArray(first)) throw new UserError(`${path}: prefixItems must be a list of schemas.`)
     const least = count(schema, 'minItems', path) ?? 0
     const most = count(schema, 'maxItems', path)
-    const places = first.map((item, i) => this.convert(item, `${path}.prefixItems[${i}]`, depth + 1))
+    const places = first.map((item, i) => this.#convert(item, `${path}.prefixItems[${i}]`, depth + 1))
     if (most !== undefined && most < Math.max(least, places.length))
       throw new UserError(`${path}: maxItems is ${most}, but ${Math.max(least, places.length)} items are required.`)
     const comma = `${this.#space} "," ${this.#space}`
@@ -228,7 +238,7 @@ class Converter {
         throw new UserError(`${path}: minItems is ${least}, but only ${places.length} items are described.`)
       return places.length === 0 ? '"[" "]"' : `${open} ${places.join(` ${comma} `)} ${close}`
     }
-    const item = this.convert(rest ?? true, `${path}.items`, depth + 1)
+    const item = this.#convert(rest ?? true, `${path}.items`, depth + 1)
     const after = (from: number) =>
       `(${comma} ${item})${repeat(Math.max(0, least - from), most === undefined ? undefined : most - from, path)}`
     if (places.length > 0) return `${open} ${places.join(` ${comma} `)} ${after(places.length)} ${close}`
@@ -268,12 +278,12 @@ class Converter {
       const at = `${path}.properties.${name}`
       return {
         wanted: wanted.has(name),
-        rule: this.rules.add(`${literal(JSON.stringify(name))} ${colon} ${this.convert(value, at, depth + 1)}`),
+        rule: this.rules.add(`${literal(JSON.stringify(name))} ${colon} ${this.#convert(value, at, depth + 1)}`),
       }
     })
     let extra: string | undefined
     if (open) {
-      const value = this.convert(more, `${path}.additionalProperties`, depth + 1)
+      const value = this.#convert(more, `${path}.additionalProperties`, depth + 1)
       // The names of properties that were left out are excluded too: no value satisfies them.
       extra = this.rules.add(`${this.#otherName(entries.map(([name]) => name))} ${colon} ${value}`)
     }
@@ -295,17 +305,27 @@ class Converter {
   #otherName(names: string[]): string {
     const outside = [...Array(32).keys(), 34, 92]
     const any = oneCharacter(outside, true)
-    const node = (here: string[][], inside: boolean): string => {
-      const next = new Map<string, string[][]>()
-      for (const name of here) if (name.length > 0) next.set(name[0], [...(next.get(name[0]) ?? []), name.slice(1)])
-      const signs = [...next.keys()].filter((sign) => !outside.includes(sign.codePointAt(0)!))
-      const parts = signs.map((sign) => `${literal(sign)} ${node(next.get(sign)!, true)}`)
-      parts.push(`${oneCharacter([...outside, ...signs.map((sign) => sign.codePointAt(0)!)], true)} ${any}*`)
-      if (!inside || !here.some((name) => name.length === 0)) parts.push('""')
-      return this.rules.add(parts.join(' | '))
+    const nodes = [{ next: new Map<string, number>(), ends: false }]
+    for (const name of names) {
+      let here = nodes[0]
+      const signs = Array.from(name)
+      const plain = signs.findIndex((sign) => outside.includes(sign.codePointAt(0)!))
+      for (const sign of plain < 0 ? signs : signs.slice(0, plain)) {
+        if (!here.next.has(sign)) here.next.set(sign, nodes.push({ next: new Map(), ends: false }) - 1)
+        here = nodes[here.next.get(sign)!]
+      }
+      here.ends ||= plain < 0
     }
-    const all = names.map((name) => Array.from(name))
-    return this.rules.add(String.raw`"\"" ${node(all, all.length > 0)} "\""`)
+    // A node comes after those that lead to it, so from the last one back, each rule exists before it is needed.
+    const rules: string[] = []
+    for (let i = nodes.length - 1; i >= 0; i--) {
+      const { next, ends } = nodes[i]
+      const parts = Array.from(next, ([sign, to]) => `${literal(sign)} ${rules[to]}`)
+      parts.push(`${oneCharacter([...outside, ...Array.from(next.keys(), (sign) => sign.codePointAt(0)!)], true)} ${any}*`)
+      if (!ends) parts.push('""')
+      rules[i] = this.rules.add(parts.join(' | '))
+    }
+    return this.rules.add(String.raw`"\"" ${rules[0]} "\""`)
   }
 }
 
