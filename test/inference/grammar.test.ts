@@ -378,6 +378,24 @@ test('long chains of references, long names and deep repetitions do not exhaust 
   await grammars.constraint({ type: 'grammar', grammar: wide })
 })
 
+test('many schemas that apply at once, and long lists beside many branches, are refused soon', () => {
+  const times = <T>(n: number, of: (i: number) => T) => Array.from({ length: n }, (_, i) => of(i))
+  const wide: object[] = [
+    { allOf: times(20_000, (i) => ({ required: [`n${i}`] })) },
+    { allOf: times(12_000, (i) => ({ properties: { [`n${i}`]: {} } })) },
+    { enum: times(3000, (i) => i), anyOf: times(3000, (i) => ({ type: 'integer', minimum: i })) },
+  ]
+  for (const schema of wide) {
+    const begin = performance.now()
+    expect(() => formatGrammar({ type: 'json_schema', schema })).toThrow(/too much of the schema applies at once/)
+    expect(performance.now() - begin).toBeLessThan(8000)
+  }
+  const parts = times(30, (i) => ({ properties: Object.fromEntries(times(20, (j) => [`p${i}_${j}`, { type: 'string' }])) }))
+  formatGrammar({ type: 'json_schema', schema: { allOf: parts } })
+  const values = times(10_000, (i) => `value ${i}`)
+  formatGrammar({ type: 'json_schema', schema: { type: 'string', anyOf: [{ enum: values }, { maxLength: 3 }] } })
+})
+
 test('wide classes, long lists and long rows of repetitions are read soon, or refused', async () => {
   const { grammars } = await opened()
   const begin = performance.now()
