@@ -276,6 +276,22 @@ function opened(): Promise<Model> {
   return openTiny().then((tokenizer) => model(tokenizer, 288))
 }
 
+test('numbers need no more decimals than they have, and none is rounded to a bound that is excluded', async () => {
+  for (const [schema, good, bad] of [
+    [{ minimum: 0.5 }, ['5', '0.5', '0.50', '0.55', '10'], ['0', '0.4', '-5', '5.', '05']],
+    [{ minimum: -1.25, maximum: 1.25 }, ['-1', '0', '-0.3', '1.2', '1.25', '1.250'], ['2', '-2', '1.3', '1.251', '-0']],
+    [{ exclusiveMinimum: 0, exclusiveMaximum: 0.95 }, ['0.9', '0.949', '0.001'], ['0', '0.0', '0.95', '1']],
+    [{ exclusiveMaximum: 1e14 }, ['99999999999999', '99999999999999.9', '9.999999'], ['99999999999999.999999', '1e14']],
+    [{ exclusiveMinimum: 123456789.123456 }, ['123456789.123457', '123456790'], ['123456789.123456000001', '123456789.123456']],
+  ] as const) {
+    for (const text of good) expect(await takes({ type: 'number', ...schema }, text), text).toBe(true)
+    for (const text of bad) expect(await takes({ type: 'number', ...schema }, text), text).toBe(false)
+  }
+  const { grammars } = await opened()
+  for (const type of ['integer', 'number'])
+    await expect(grammars.constraint({ type: 'json_schema', schema: { type, minimum: 5e15 } })).rejects.toThrow(/too many digits/)
+})
+
 test('a mask holds exactly the tokens that are taken', async () => {
   const which = await opened()
   const random = new Random(seed)

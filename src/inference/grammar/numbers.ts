@@ -13,8 +13,8 @@ export interface Bounds {
 /** Number of digits that JSON.parse reads exactly. */
 const MOST_DIGITS = 15
 const LARGEST = 10 ** MOST_DIGITS - 1
-/** Digits that may follow the last one of a bound. */
-const MORE_DECIMALS = '[0-9]{0,6}'
+/** Number of digits that may follow the last one of a bound. */
+const MORE_DECIMALS = 6
 
 /**
  * EBNF for an integer between the bounds.
@@ -23,6 +23,7 @@ const MORE_DECIMALS = '[0-9]{0,6}'
 export function integerBetween({ low, high, lowOpen, highOpen }: Bounds): string {
   const from = Math.max(-LARGEST, lowOpen && Number.isInteger(low) ? low + 1 : Math.ceil(low))
   const to = Math.min(LARGEST, highOpen && Number.isInteger(high) ? high - 1 : Math.floor(high))
+  if (from > LARGEST || to < -LARGEST) throw tooLong(low, high)
   if (from > to) throw new UserError(`There is no integer between ${low} and ${high}.`)
   const parts: string[] = []
   if (from < 0) parts.push(`"-" ${natural(Math.max(1, -to), -from)}`)
@@ -45,27 +46,45 @@ export function numberBetween({ low, high, lowOpen, highOpen }: Bounds): string 
   }
   const [a, b] = [Math.round(bounds.low * scale), Math.round(bounds.high * scale)]
   if (!Number.isFinite(a) || !Number.isFinite(b) || Math.max(Math.abs(a), Math.abs(b)) >= 10 ** (MOST_DIGITS + 1))
-    throw new UserError(`The bounds ${low} and ${high} have too many digits.`)
+    throw tooLong(low, high)
+  if (low <= high && a > b) throw tooLong(low, high)
   if (a > b || (a === b && (lowOpen || highOpen))) throw new UserError(`There is no number between ${low} and ${high}.`)
   const parts: string[] = []
   if (b > 0 || (b === 0 && !highOpen)) parts.push(...magnitudes(Math.max(a, 0), b, lowOpen && a >= 0, highOpen, places))
   if (a < 0) {
     // -0 is left to the other side.
     const open = b >= 0 || highOpen
-    parts.push(`"-" ${group(magnitudes(Math.max(-b, 0), -a, open, lowOpen, places))}`)
+    const below = magnitudes(Math.max(-b, 0), -a, open, lowOpen, places)
+    if (below.length > 0) parts.push(`"-" ${group(below)}`)
   }
+  if (parts.length === 0) throw tooLong(low, high)
   return group(parts)
 }
 
-/** Numbers from a to b, both scaled by 10 ** places: everything that begins with a .. b - 1, and b itself followed by zeros. */
+/**
+ * Numbers from a to b, both scaled by 10 ** places: everything that begins with a .. b - 1, b itself followed by zeros, and what has fewer decimals
+ * than the bounds. Beside a bound that is excluded, numbers have so few digits that JSON.parse does not round them to it.
+ */
 function magnitudes(a: number, b: number, aOpen: boolean, bOpen: boolean, places: number): string[] {
-  const more = places > 0 ? MORE_DECIMALS : '("." [0-9]{1,6})?'
-  const zeros = places > 0 ? '"0"{0,6}' : '("." "0"{1,6})?'
-  const some = places > 0 ? '"0"{0,5} [1-9] [0-9]{0,5}' : '"." "0"{0,5} [1-9] [0-9]{0,5}'
+  const spare = (value: number) => Math.min(MORE_DECIMALS, Math.max(0, MOST_DIGITS - String(value).length))
+  const more = (count: number) => (count === 0 ? '' : places > 0 ? `[0-9]{0,${count}}` : `("." [0-9]{1,${count}})?`)
+  const zeros = places > 0 ? `"0"{0,${MORE_DECIMALS}}` : `("." "0"{1,${MORE_DECIMALS}})?`
   const parts: string[] = []
-  if (aOpen && a < b) parts.push(`${natural(a, a, places)} ${some}`)
   const first = aOpen ? a + 1 : a
-  if (first < b) parts.push(`${natural(first, b - 1, places)} ${more}`)
+  const last = bOpen ? b - 1 : b
+  for (let fewer = 0; fewer < places; fewer++) {
+    const step = 10 ** (places - fewer)
+    const [from, to] = [Math.ceil(first / step), Math.floor(last / step)]
+    if (from <= to) parts.push(natural(from, to, fewer))
+  }
+  if (aOpen && a < b && spare(a) > 0) {
+    // Not only zeros after a.
+    const nonzero = Array.from({ length: spare(a) }, (_, i) => `"${'0'.repeat(i)}" [1-9] [0-9]{0,${spare(a) - 1 - i}}`)
+    parts.push(`${natural(a, a, places)} ${places > 0 ? '' : '"." '}${group(nonzero)}`)
+  }
+  const whole = bOpen ? b - 2 : b - 1
+  if (first <= whole) parts.push(`${natural(first, whole, places)} ${more(MORE_DECIMALS)}`)
+  if (bOpen && first <= last) parts.push(`${natural(last, last, places)} ${more(spare(last))}`)
   if (!bOpen && first <= b) parts.push(`${natural(b, b, places)} ${zeros}`)
   return parts
 }
@@ -110,5 +129,7 @@ function digits(from: string, to: string, point: number): string {
   if (highest < y) parts.push(`"${y}" ${digits('0'.repeat(rest), to.slice(1), point - 1)}`)
   return `${dot}${group(parts)}`
 }
+
+const tooLong = (low: number, high: number) => new UserError(`The bounds ${low} and ${high} have too many digits.`)
 
 const group = (parts: string[]) => (parts.length === 1 ? parts[0] : `(${parts.join(' | ')})`)
