@@ -702,6 +702,31 @@ describe('formats that cannot be held are said so, and others work on', () => {
     expect((mask[104 >> 5] >>> (104 & 31)) & 1).toBe(1)
     expect(() => alive.accept(105)).toThrow('Token 105 is not one that the grammar allows here')
   })
+  test('what a loose schema has beside that is ignored, and the rest is held', async () => {
+    const two = { type: 'object', properties: { a: { type: 'null' }, b: { type: 'null' } } }
+    for (const [schema, good, bad] of [
+      [{ ...two, minProperties: 1 }, ['{}', '{"a": null}'], ['{"a": 1}']],
+      [{ ...two, maxProperties: 1 }, ['{"a": null, "b": null}'], ['{"c": null}']],
+      [{ ...two, maxProperties: 0, additionalProperties: { type: 'null' } }, ['{"c": null}'], ['{"c": 1}']],
+      [{ type: 'object', minProperties: 3 }, ['{"c": 1}'], ['{}']],
+      [{ type: 'string', enum: ['a', 'b', 'cc'], pattern: '^a$', maxLength: 1 }, ['"a"', '"b"'], ['"c"', '"cc"']],
+      [{ type: 'number', exclusiveMinimum: 1e-7, maximum: 1.00000001 }, ['0', '1.000001'], ['-1', '1.000002']],
+      [{ type: 'number', minimum: -1.7e308, maximum: 1e300 }, ['-5.5', '1e9'], ['true']],
+      [{ allOf: [{ type: 'string', pattern: '^a+$' }, { pattern: '^.b$' }] }, ['"aa"'], ['"ab"']],
+    ] as const) {
+      const { grammars, tokenizer } = await opened()
+      for (const text of [...good, ...bad]) {
+        const constraint = await grammars.constraint({ type: 'json_schema', schema, loose: true })
+        const take = () => [...tokenizer.encode(text), tokenizer.eosTokenIds[0]].forEach((id) => constraint.accept(id))
+        if (good.some((one) => one === text)) take()
+        else expect(take, text).toThrow('the grammar')
+      }
+      expect(await userErrorOf(() => grammars.constraint({ type: 'json_schema', schema }))).toContain('$')
+    }
+    const { grammars } = await opened()
+    for (const schema of [{ type: 'number', minimum: 2, maximum: 1 }, { allOf: [{ const: 1 }, { const: 2 }] }])
+      expect(await userErrorOf(() => grammars.constraint({ type: 'json_schema', schema, loose: true }))).toContain('$')
+  })
   test('of a loose schema what can be held is held', async () => {
     const schema = {
       type: 'object',

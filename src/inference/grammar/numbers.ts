@@ -16,6 +16,16 @@ const LARGEST = 10 ** MOST_DIGITS - 1
 /** Number of digits that may follow the last one of a bound. */
 const MORE_DECIMALS = 6
 
+/** Bounds with fewer digits that leave out no number that these allow. */
+export function widened({ low, high, lowOpen, highOpen }: Bounds): Bounds {
+  const shorter = (value: number, round: (value: number) => number, none: number) => {
+    if (Math.abs(value) > LARGEST) return none
+    return Math.abs(value) < 1e9 ? round(value * 1e6) / 1e6 : round(value)
+  }
+  const [from, to] = [shorter(low, Math.floor, -Infinity), shorter(high, Math.ceil, Infinity)]
+  return { low: from, high: to, lowOpen: lowOpen && from === low, highOpen: highOpen && to === high }
+}
+
 /**
  * EBNF for an integer between the bounds.
  * @throws UserError if there is none

@@ -168,14 +168,15 @@ export class SchemaReader {
         const types = inBoth([mine].flat(), [value].flat())
         if (types.length === 0) throw new UserError(`${path}: the schema requires two types that have nothing in common.`)
         out[name] = types
-      } else throw new UserError(`${path}: two schemas apply at once, but their "${name}" cannot be merged. Write one schema.`)
+      } else if (!this.#loose || name === 'const')
+        throw new UserError(`${path}: two schemas apply at once, but their "${name}" cannot be merged. Write one schema.`)
     }
     return out
   }
 
   /**
    * The values of a merged schema's `enum` or `const` that satisfy it; undefined if it has neither.
-   * @throws UserError for a pattern, since matching it may take forever
+   * @throws UserError for a pattern (which a loose schema ignores), since matching it may take forever
    */
   listed(schema: Schema, path: string): unknown[] | undefined {
     const { enum: values, ...rest } = schema
@@ -202,7 +203,7 @@ export class SchemaReader {
     if (types && !(value === null && schema.nullable === true) && !typesOf(value).some((type) => types.includes(type)))
       return false
     if (typeof value === 'string') {
-      if (schema.pattern !== undefined)
+      if (schema.pattern !== undefined && !this.#loose)
         throw new UserError(`${path}: a list of values and a pattern cannot both be enforced. Leave the pattern out.`)
       return within(Array.from(value).length, 'minLength', 'maxLength')
     }

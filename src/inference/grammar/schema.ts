@@ -5,7 +5,7 @@
  * standard says.
  */
 import { UserError } from '../../common/errors.ts'
-import { integerBetween, numberBetween } from './numbers.ts'
+import { integerBetween, numberBetween, widened } from './numbers.ts'
 import type { Bounds } from './numbers.ts'
 import { regexGrammar } from './regex.ts'
 import { Rules, literal, oneCharacter, oneOf } from './rules.ts'
@@ -148,7 +148,7 @@ class Converter {
   }
 
   #values(kept: unknown[], schema: Schema, path: string): string {
-    if (schema.pattern !== undefined)
+    if (schema.pattern !== undefined && !this.#loose)
       throw new UserError(`${path}: a list of values and a pattern cannot both be enforced. Leave the pattern out.`)
     if (kept.length === 0) throw new UserError(`${path}: no value of its list has its type and is within its bounds.`)
     return this.rules.add(oneOf([...new Set(kept.map((value) => literal(JSON.stringify(value))))]))
@@ -205,11 +205,19 @@ class Converter {
       lowOpen: schema.exclusiveMinimum === true || (above !== undefined && above >= (min ?? -Infinity)),
       highOpen: schema.exclusiveMaximum === true || (below !== undefined && below <= (max ?? Infinity)),
     }
-    const free = bounds.low === -Infinity && bounds.high === Infinity
-    const integer = '"-"? ("0" | [1-9] [0-9]{0,14})'
+    const within = (of: Bounds): string => {
+      const free = of.low === -Infinity && of.high === Infinity
+      const integer = '"-"? ("0" | [1-9] [0-9]{0,14})'
+      if (type === 'integer') return this.rules.add(free ? integer : integerBetween(of))
+      return this.rules.add(free ? `${integer} ("." [0-9]{1,15})? ([eE] [+\\-]? [0-9]{1,2})?` : numberBetween(of))
+    }
     try {
-      if (type === 'integer') return this.rules.add(free ? integer : integerBetween(bounds))
-      return this.rules.add(free ? `${integer} ("." [0-9]{1,15})? ([eE] [+\\-]? [0-9]{1,2})?` : numberBetween(bounds))
+      try {
+        return within(bounds)
+      } catch (error) {
+        if (!this.#loose || !(error instanceof UserError)) throw error
+        return within(widened(bounds))
+      }
     } catch (error) {
       throw error instanceof UserError ? new UserError(`${path}: ${error.message}`) : error
     }
@@ -262,12 +270,16 @@ class Converter {
       entries.push([name, more ?? true])
     }
     const kept = entries.filter(([name, value]) => wanted.has(name) || this.#reader.hasValue(value, `${path}.properties.${name}`))
-    const [least, most] = [count(schema, 'minProperties', path) ?? 0, count(schema, 'maxProperties', path)]
-    const open = more !== false && more !== undefined && most !== 0
-    const fits =
-      least <= Math.max(wanted.size, open && kept.length === 0 ? 1 : 0) &&
-      (most ?? Infinity) >= (open && kept.length > 0 ? Infinity : kept.length)
-    if (!fits)
+    let [least, most] = [count(schema, 'minProperties', path) ?? 0, count(schema, 'maxProperties', path)]
+    const any = more !== false && more !== undefined
+    const fewest = Math.max(wanted.size, any && most !== 0 && kept.length === 0 ? 1 : 0)
+    const largest = any && kept.length > 0 ? Infinity : kept.length
+    if (this.#loose) {
+      least = Math.min(least, fewest)
+      if (most !== undefined && most < largest) most = undefined
+    }
+    const open = any && most !== 0
+    if (least > fewest || (most ?? Infinity) < (open ? largest : kept.length))
       throw new UserError(
         `${path}: minProperties and maxProperties cannot be enforced here. Name the properties, and say which are required.`,
       )
