@@ -529,6 +529,16 @@ test('what one of two schemas says of properties and items that only the other o
   expect(await walk(loose, await opened(), new Random(seed))).toContain('"b"')
 })
 
+test('a range may go over the halves of surrogate pairs, and not begin or end in them', async () => {
+  const { grammars } = await opened()
+  for (const pattern of ['^[\\u00e9-\\uFFFF]+$', '[é-😀]+']) {
+    expect(await takes({ type: 'string', pattern }, '"é東"')).toBe(true)
+    expect(await takes({ type: 'string', pattern }, '"a"')).toBe(false)
+  }
+  for (const pattern of ['[\\uD83D]', '[a-\\uD83D]', '[\\uDC00-\\uFFFF]', '\\uD83D\\uDE00'])
+    await expect(grammars.constraint({ type: 'regex', pattern })).rejects.toThrow(/halves of surrogate pairs/)
+})
+
 test('a dot, \\S and classes without \\s leave out all that JavaScript has as line ends and white space', async () => {
   const signs = ['\u00a0', '\u2003', '\u2028', '\u2029', '\u3000', '\ufeff', '\u0085', 'é', '\u200b']
   for (const pattern of ['.', String.raw`\S`, String.raw`[^\s]`, String.raw`[^\sé]`, String.raw`[\s\S]`, String.raw`[\Sx]`])

@@ -205,7 +205,9 @@ class Parser {
   #characters({ ranges, open }: Class): string {
     if (ranges.length === 0) this.#fail('a character class is empty')
     if (open) return inRanges(this.#json ? without(ranges, JSON_SPECIAL) : ranges)
-    if (ranges.some(([from, to]) => from <= 0xdfff && to >= 0xd800)) this.#fail('halves of surrogate pairs are not characters')
+    // A range over all of them is one of characters: the halves are left out.
+    const isHalf = (point: number) => point >= 0xd800 && point <= 0xdfff
+    if (ranges.some(([from, to]) => isHalf(from) || isHalf(to))) this.#fail('halves of surrogate pairs are not characters')
     const isIn = (point: number) => ranges.some(([from, to]) => from <= point && point <= to)
     const special = this.#json ? JSON_SPECIAL.filter(isIn) : []
     const plain = special.length > 0 ? without(ranges, special) : ranges
