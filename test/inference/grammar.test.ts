@@ -229,6 +229,26 @@ test('required tools: any walk is a list of calls with their arguments; a named 
   }
 })
 
+test('branches and properties that no value satisfies are left out, and a tool takes an object', async () => {
+  const optional = { anyOf: [{ type: 'object', properties: { a: { type: 'integer' } } }, { type: 'null' }] }
+  const either = { type: ['string', 'null'], anyOf: [{ minLength: 1, type: 'string' }, { type: 'number' }] }
+  expect(await takes(either, '"a"')).toBe(true)
+  for (const text of ['""', 'null', '1']) expect(await takes(either, text)).toBe(false)
+  const none = { type: 'object', properties: { a: { allOf: [{ type: 'string' }, { type: 'null' }] }, b: { type: 'null' } } }
+  expect(await takes(none, '{"b": null}')).toBe(true)
+  for (const parameters of [optional, { ...optional.anyOf[0], type: ['object', 'null'] }]) {
+    const tools = [{ type: 'function', function: { name: 'f', parameters } }]
+    for (const [tool_choice, before, after] of [
+      [{ type: 'function', function: { name: 'f' } }, '', ''],
+      ['required', '[{"name": "f", "parameters": ', '}]'],
+    ] as const) {
+      const { schema } = planTools({ tools, tool_choice }, 'auto', null).format as { schema: unknown }
+      expect(await takes(schema, `${before}{"a": 1}${after}`)).toBe(true)
+      expect(await takes(schema, `${before}null${after}`)).toBe(false)
+    }
+  }
+})
+
 describe('integers and numbers between bounds', () => {
   test('exactly those between them', async () => {
     const which = await opened()

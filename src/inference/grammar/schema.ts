@@ -1,8 +1,8 @@
 /**
  * Converts a JSON schema to an EBNF grammar. Everything that the grammar allows satisfies the schema, but it is narrower in places: properties come
  * in the schema's order, unnamed ones only if the schema mentions them, integers have at most 15 digits, and white space is short. What a grammar
- * cannot enforce is refused with its name and place, never ignored, except that `oneOf` is read as `anyOf`, and unknown formats are ignored, as the
- * standard says.
+ * cannot enforce is refused with its name and place, never ignored, except that `oneOf` is read as `anyOf`, and formats that are unknown, or beside
+ * a pattern or a list of values, are ignored, as the standard allows.
  */
 import { UserError } from '../../common/errors.ts'
 import { integerBetween, numberBetween, widened } from './numbers.ts'
@@ -86,9 +86,8 @@ class Converter {
       // The base is merged into each branch. Branches that no value of finite size satisfies are left out.
       const kept = branches.flatMap((branch, i) => {
         const at = `${path}.${name}[${i}]`
-        if (!this.#reader.hasValue(branch, at)) return []
-        const both = this.#reader.merge(base, this.#reader.merged(branch, at), at)
-        return this.#reader.hasValue(both, at) ? [{ both, at }] : []
+        const both = this.#reader.branch(base, branch, at)
+        return both ? [{ both, at }] : []
       })
       if (kept.length === 0) throw new UserError(`${path}: no value satisfies ${name}.`)
       const bodies = kept.map(({ both, at }) => this.#convert(both, at, depth + 1))
@@ -116,7 +115,9 @@ class Converter {
     const known = this.#refs.get(place)
     if (known) return known
     if (!this.#reader.hasValue({ $ref: ref }, path))
-      throw new UserError(`${path}: $ref ${JSON.stringify(ref)} requires itself, so no value satisfies it.`)
+      throw new UserError(
+        `${path}: $ref ${JSON.stringify(ref)} requires itself, or its parts exclude each other, so no value satisfies it.`,
+      )
     const name = this.rules.reserve()
     this.#refs.set(place, name)
     this.#waiting.push({ name, target, place })

@@ -101,7 +101,7 @@ export function readTools(value: unknown): ToolDefinition[] {
 /** Arguments are an object, whether their schema says so or not; without properties, the object is empty. */
 function asObject(parameters: Record<string, unknown>): Record<string, unknown> {
   const plain = Object.keys(parameters).every((key) => key === 'type' || (key === 'properties' && isEmpty(parameters[key])))
-  return { type: 'object', ...parameters, ...(plain ? { additionalProperties: false } : {}) }
+  return { ...parameters, type: 'object', ...(plain ? { additionalProperties: false } : {}) }
 }
 
 const isEmpty = (value: unknown) => typeof value === 'object' && value !== null && Object.keys(value).length === 0
