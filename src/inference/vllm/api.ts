@@ -2,7 +2,7 @@
  * The part of a vLLM server's HTTP API that a run uses, through the `openai` client. Each call has a time limit. Errors are one sentence with vLLM's
  * own words. Source for the endpoints: vLLM 0.32's OpenAPI page (`/docs` of a server).
  */
-import OpenAI, { APIConnectionError, APIError, OpenAIError } from 'openai'
+import OpenAI, { APIConnectionError, APIError, APIUserAbortError, OpenAIError } from 'openai'
 import { messageOf } from '../../common/errors.ts'
 import { patientFetch } from '../../common/patient-fetch.ts'
 import { NEUTRAL } from '../../common/sampling.ts'
@@ -44,7 +44,6 @@ export interface TokenChunk {
     /** In the last piece: output tokens [start, end) were sampled by these weights. */
     weight_versions?: { version: string; start: number; end: number }[] | null
   }[]
-  error?: { message: string; code?: number }
 }
 
 /** The log-probability of the token at a position, if the server returned one. */
@@ -183,10 +182,7 @@ export class VllmApi {
         signal,
         timeout: 24 * 3_600_000,
       })
-      for await (const chunk of chunks) {
-        if (chunk.error) throw new VllmError(`${path} of ${this.url}: ${chunk.error.message}`, chunk.error.code ?? 500)
-        yield chunk
-      }
+      yield* chunks
     } catch (error) {
       throw this.#explain(path, error)
     }
@@ -221,11 +217,13 @@ export class VllmApi {
     const where = `${path.replace(/\?.*/, '')} of ${this.url}`
     // The client refused to send the request.
     if (error instanceof OpenAIError && !(error instanceof APIError)) return new VllmError(`${where}: ${error.message}`, 0)
-    if (error instanceof APIConnectionError || !(error instanceof APIError)) {
+    if (error instanceof APIConnectionError || error instanceof APIUserAbortError || !(error instanceof APIError)) {
       const cause = error instanceof Error && error.cause ? ` (${messageOf(error.cause)})` : ''
       return new VllmError(`${where} gave no answer: ${messageOf(error)}${cause}`)
     }
     const said = (error.error as { message?: string } | undefined)?.message ?? error.message
-    return new VllmError(`${where} answered ${error.status}: ${said}`, error.status)
+    // An error in the midst of a stream has its status in the text: the answer's own was 200.
+    const status = (error.status as number | undefined) ?? (Number(error.code) || 500)
+    return new VllmError(`${where} answered ${status}: ${said}`, status)
   }
 }

@@ -318,6 +318,25 @@ describe('adapters by name', () => {
     trainer.decoder.release()
   })
 
+  it('that a server stops answering for in the midst of an answer are told with the status that stands there', async () => {
+    const trainer = await openTrainer(gpu, 'lora')
+    let ill = false
+    const said =
+      'data: {"error":{"message":"EngineCore encountered an issue.","type":"InternalServerError","param":null,"code":500}}'
+    const where = await inFrontOf(opened.url, (request, response) => {
+      if (request.url === '/v1/completions' && ill)
+        response.writeHead(200, { 'content-type': 'text/event-stream' }).end(`${said}\n\ndata: [DONE]\n\n`)
+    })
+    const sampler = await VllmSampler.open(samplerOptions(trainer, where, join(folder.path, 'midst'), { runName: 'midst' }), 0)
+    ill = true
+    const asked = sampler.generate({ promptIds: [5, 6, 7], sampling: sampling({ max_tokens: 2 }) })
+    await expect(asked).rejects.toThrow(/completions of .* answered 500: EngineCore encountered an issue\./)
+    ill = false
+    await sampler.close()
+    where.close()
+    trainer.decoder.release()
+  })
+
   it('give their places back to a server that did not hear it at first, or for which another one answered', async () => {
     const trainer = await openTrainer(gpu, 'lora')
     const failing = [(to: ServerResponse) => to.destroy(), (to: ServerResponse) => to.writeHead(429).end()]
