@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import type { PolicyVersion } from '../../common/types.ts'
 import type { VllmApi } from './api.ts'
 import { explainLoadError, hasNoPlace, isThereAlready } from './checks.ts'
+import { withRetries } from './wait.ts'
 
 /** A version's weights, where they are, and how many requests use them. */
 export interface Policy {
@@ -46,4 +47,28 @@ export async function loadAdapter(
     // An earlier try succeeded, but its answer was lost.
     if (!isThereAlready(error)) throw explainLoadError(error, api, rank)
   }
+}
+
+/** Unloads the adapters with a run's names, except those of some versions. One that the server does not unload within the time limit stays. */
+export async function unloadAdapters(
+  api: VllmApi,
+  runName: string,
+  { except, limitMs }: { except: readonly (PolicyVersion | undefined)[]; limitMs: number },
+): Promise<void> {
+  for (const { id } of await api.models()) {
+    const version = id.startsWith(`${runName}-v`) ? Number(id.slice(runName.length + 2)) : NaN
+    if (!Number.isInteger(version) || except.includes(version)) continue
+    await withRetries(() => api.unloadAdapter(id), limitMs).catch(() => {})
+  }
+}
+
+/**
+ * Replaces the server's full weights; requests keep their place and their keys and values. May be called again after a failure, which leaves
+ * generation frozen.
+ */
+export async function replaceWeights(api: VllmApi, { version, dir }: Policy, limitMs: number): Promise<void> {
+  await api.pause(limitMs)
+  if (dir) await api.reloadWeights(dir, limitMs)
+  await api.nameWeights(String(version))
+  await api.resume()
 }

@@ -7,6 +7,7 @@
  * - A server that dies is restarted and given the newest weights, and unfinished requests are sent again. Callers do not notice.
  * - After every push, a probe verifies that the weights arrived (probe.ts).
  */
+import { randomUUID } from 'node:crypto'
 import { rmSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -17,7 +18,7 @@ import { Sequence, type EndRules } from '../sequence.ts'
 import { isPassing, VllmError } from './api.ts'
 import { checkMaxLoras, checkServer, explainRefusal, type Found, type Needs } from './checks.ts'
 import { VllmHost, type HostOptions } from './host.ts'
-import { loadAdapter, shaOf, type Policy } from './policy.ts'
+import { loadAdapter, replaceWeights, shaOf, unloadAdapters, type Policy } from './policy.ts'
 import { distance, OTHER_MODEL, probePositions, staleBecause } from './probe.ts'
 import { checkServed, COMPLETIONS, GENERATE, requestBody, takeStream, tellsLogprob } from './requests.ts'
 import { oneAtATime, pauseMs, unlessAborted, withRetries } from './wait.ts'
@@ -51,7 +52,6 @@ const START_MS = 30_000
 const LEAST_NOISE = 1e-5
 /** Milliseconds during which unloading an adapter is tried, at the start and at the end. */
 const CLOSE_MS = 3000
-const SALT = 'dawn-rl-v'
 
 export class VllmSampler implements Generator {
   readonly #options: VllmSamplerOptions
@@ -73,6 +73,9 @@ export class VllmSampler implements Generator {
   #gate: Promise<void> = Promise.resolve()
   /** For aborting the requests that the server is working on. */
   readonly #running = new Set<AbortController>()
+  /** Parts of cache salts: one of this sampler alone, and how often full weights were loaded. */
+  readonly #mine = randomUUID()
+  #loads = 0
   #noise = 0
   #retried = 0
   #closed = false
@@ -205,7 +208,7 @@ export class VllmSampler implements Generator {
         const life = this.#life
         try {
           probe = await this.#alone(async () => {
-            await withRetries((ms) => this.#install(policy, ms), left(), this.#options.log)
+            await this.#install(policy, (once) => withRetries(once, left(), this.#options.log))
             const found = await this.#probe(policy, last, left())
             this.#current = policy
             return found
@@ -250,7 +253,7 @@ export class VllmSampler implements Generator {
   async #ask(request: GenerationRequest, policy: Policy, sequence: Sequence, signal: AbortSignal): Promise<void> {
     const { kind, rules, logprobsMode, vocabulary } = this.#options
     const path = kind === 'lora' ? COMPLETIONS : GENERATE
-    const route = { path, model: policy.model, salt: SALT + policy.version, eosTokenIds: [...rules.eosTokenIds] }
+    const route = { path, model: policy.model, salt: this.#salt(policy.version), eosTokenIds: [...rules.eosTokenIds] }
     const chunks = this.#host.api.stream(path, requestBody(request, route), signal)
     // An adapter's name is its version. For full weights, the server says at the end; until then the newest is assumed.
     const version = () => (kind === 'lora' ? policy.version : this.version)
@@ -258,25 +261,27 @@ export class VllmSampler implements Generator {
     this.#host.worked()
   }
 
-  /** Loads weights into the server. May be called again after a failure. */
-  async #install(policy: Policy, limitMs: number): Promise<void> {
-    const { api } = this.#host
-    if (this.#options.kind === 'lora') {
-      await loadAdapter(api, policy, { limitMs, rank: this.#options.rank, leaving: () => this.#leaving })
-      return
-    }
+  /** Loads weights into the server. @param trying calls what it is given with a time limit, and may call it again after a failure */
+  async #install(policy: Policy, trying: (once: (limitMs: number) => Promise<void>) => Promise<void>): Promise<void> {
+    const about = { rank: this.#options.rank, leaving: () => this.#leaving }
+    if (this.#options.kind === 'lora')
+      return await trying((limitMs) => loadAdapter(this.#host.api, policy, { limitMs, ...about }))
     const { promise, resolve: open } = Promise.withResolvers<void>()
     this.#gate = promise
     try {
-      await api.pause(limitMs)
-      if (policy.dir) await api.reloadWeights(policy.dir, limitMs)
-      await api.nameWeights(String(policy.version))
+      // Generation goes on only after a try that succeeded: until then, nobody knows which weights would sample, nor under which name.
+      await trying((limitMs) => replaceWeights(this.#host.api, policy, limitMs))
     } catch (error) {
-      throw explainRefusal(error, api)
+      await this.#host.api.resume().catch(() => {})
+      throw explainRefusal(error, this.#host.api)
     } finally {
-      await api.resume().finally(open)
+      this.#loads++
+      open()
     }
   }
+
+  /** Differs between weights: also those of an earlier run with a version's number, and new ones before their probe (`version` is then the old one). */
+  readonly #salt = (version: PolicyVersion): string => `dawn-rl-${this.#mine}-v${version}-${this.#loads}`
 
   async #trainerScores(): Promise<number[]> {
     const { score, probeIds } = this.#options
@@ -288,7 +293,7 @@ export class VllmSampler implements Generator {
   async #probe(policy: Policy, last: Policy | undefined, limitMs: number): Promise<{ error: number; moved: number }> {
     const { probeIds, model } = this.#options
     const { api } = this.#host
-    const served = await api.score(policy.model, probeIds, probePositions(probeIds.length), SALT + policy.version, limitMs)
+    const served = await api.score(policy.model, probeIds, probePositions(probeIds.length), this.#salt(policy.version), limitMs)
     const error = distance(served, policy.scores)
     if (!last) {
       if (!(error < OTHER_MODEL)) {
@@ -351,7 +356,7 @@ export class VllmSampler implements Generator {
       if (!policy) return
       if (kind === 'full') policy.model = this.#found.base
       await this.#unloadOthers()
-      await this.#install(policy, pushMs)
+      await this.#install(policy, (once) => once(pushMs))
       await this.#probe(policy, policy, pushMs)
       log(`vLLM is back with the weights of version ${policy.version}`)
     })
@@ -363,15 +368,9 @@ export class VllmSampler implements Generator {
    * the next push.
    */
   async #unloadOthers(): Promise<void> {
-    const { kind, runName } = this.#options
-    if (kind === 'full') return
-    const { api } = this.#host
-    const used = this.#closed ? [] : [this.#current?.version, this.#arriving]
-    for (const { id } of await api.models()) {
-      const version = id.startsWith(`${runName}-v`) ? Number(id.slice(runName.length + 2)) : NaN
-      if (!Number.isInteger(version) || used.includes(version)) continue
-      await withRetries(() => api.unloadAdapter(id), CLOSE_MS).catch(() => {})
-    }
+    if (this.#options.kind === 'full') return
+    const except = this.#closed ? [] : [this.#current?.version, this.#arriving]
+    await unloadAdapters(this.#host.api, this.#options.runName, { except, limitMs: CLOSE_MS })
   }
 
   /** Whether the answering server is the one that the current weights were pushed to, and not a new one at the same address. */

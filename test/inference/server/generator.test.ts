@@ -397,6 +397,53 @@ describe('full weights', () => {
     trainer.decoder.release()
   })
 
+  it('sample nothing before they have their name, nor with keys and values of other weights', async () => {
+    const { url } = opened
+    const trainer = await openTrainer(gpu, 'full')
+    const salts: string[] = []
+    let [unnamed, hold] = [0, false]
+    const [probed, release] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+    const where = await inFrontOf(url, async (request, response) => {
+      if (request.url === '/inference/v1/generate')
+        request.on('data', (body: Buffer) => salts.push(/"cache_salt":"(.*?)"/.exec(body.toString())![1])).pause()
+      if (request.url === '/update_weight_version' && unnamed-- > 0) response.destroy()
+      if (request.url !== '/v1/completions' || !hold) return
+      probed.resolve()
+      await release.promise
+    })
+    const open = (name: string) => VllmSampler.open(samplerOptions(trainer, where, join(folder.path, name)), 0)
+    const sampler = await open('named')
+    const ask = (max_tokens: number) =>
+      sampler.generate({ promptIds: trainer.encode('Reverse: named'), sampling: sampling({ max_tokens, ignore_eos: true }) })
+    try {
+      salts.length = 0
+      await ask(2)
+      ;[unnamed, hold] = [1, true]
+      await moveAdapter(trainer.decoder, 1)
+      const long = ask(400)
+      await vi.waitFor(() => expect(salts).toHaveLength(2))
+      const pushed = sampler.push(1)
+      await probed.promise
+      expect((await ask(2)).versions).toEqual([1, 1])
+      release.resolve()
+      await pushed
+      expect([...new Set((await long).versions)]).toEqual([0, 1])
+      await sampler.close()
+      await moveAdapter(trainer.decoder, 0)
+      const again = await open('again')
+      await again.generate({ promptIds: [5, 6], sampling: sampling({ max_tokens: 1 }) })
+      await again.close()
+      // Both of version 0; one after the push, of version 1; of another run.
+      expect(salts[1]).toBe(salts[0])
+      expect(new Set([salts[0], salts[2], salts.at(-1)]).size).toBe(3)
+    } finally {
+      release.resolve()
+      await sampler.close()
+      where.close()
+      trainer.decoder.release()
+    }
+  })
+
   it('are sampled from again after a revival that could not let generation go on', async () => {
     const { url } = opened
     const trainer = await openTrainer(gpu, 'full')
