@@ -79,6 +79,7 @@ export class VllmSampler implements Generator {
   #noise = 0
   #retried = 0
   #closed = false
+  #ill = false
   #gone = false
 
   /**
@@ -113,7 +114,7 @@ export class VllmSampler implements Generator {
     return this.#current?.version ?? 0
   }
 
-  /** Whether the server could not be brought back; every request then fails with the reason. */
+  /** Whether the server could not be brought back for a reason that stays; every request then fails with it. */
   get gone(): boolean {
     return this.#gone
   }
@@ -321,15 +322,15 @@ export class VllmSampler implements Generator {
       return false
     }
     this.#reviving ??= this.#restore().finally(() => (this.#reviving = undefined))
-    // If the server can't be brought back, this stays rejected, and every request then fails with the reason.
-    this.#ready = this.#reviving.then(() => void (this.#gone = false))
-    this.#ready.catch(() => (this.#gone = true))
+    // If the server can't be brought back, this stays rejected. Each request then fails with the reason, or where it may pass, tries a revival.
+    this.#ready = this.#reviving.then(() => void (this.#ill = this.#gone = false))
+    this.#ready.catch((error) => ((this.#ill = true), (this.#gone = !isPassing(error))))
     return await this.#reviving
   }
 
   async #restore(): Promise<boolean> {
     // False once the server was restarted, or turned out to be another one. A revival that failed may have left it paused, with the weights' name.
-    let same = !this.#gone
+    let same = !this.#ill
     for (let tries = 1; ; tries++) {
       if (await this.#host.revive()) same = false
       try {

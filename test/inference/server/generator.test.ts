@@ -187,7 +187,8 @@ describe('adapters by name', () => {
       expect(sampler).toMatchObject({ gone: false, stats: { retried: 1, restarts: 0 } })
       ;[lost, busy] = [1, 100]
       await expect(ask()).rejects.toThrow(/v1\/models.* answered 503/)
-      expect(sampler.gone).toBe(true)
+      // A step whose rollouts all failed is played again, but only if its sampler is not gone for good.
+      expect(sampler.gone).toBe(false)
       busy = 0
       expect(await ask()).toEqual(first)
       expect(sampler.gone).toBe(false)
@@ -463,7 +464,7 @@ describe('full weights', () => {
       // A revival gives up after four times.
       ;[lost, busy] = [1, 4]
       await expect(ask()).rejects.toThrow(/resume.* answered 503/)
-      expect({ gone: sampler.gone, busy }).toEqual({ gone: true, busy: 0 })
+      expect(busy).toBe(0)
       expect(await ask(AbortSignal.timeout(5000))).toEqual(first)
       expect(sampler.gone).toBe(false)
     } finally {
