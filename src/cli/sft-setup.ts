@@ -27,6 +27,7 @@ import { exampleOf, sampleOf, SftData, type SftTokenizer } from '../trainer/sft.
 import { Trainer } from '../trainer/trainer.ts'
 import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
 import { checkModelFolder } from './out-file.ts'
+import { closeEnvironments } from './environments.ts'
 import { closeAll, giveUp } from './opening.ts'
 import { dataChanges, originOf, RunCheckpoints } from './train-checkpoints.ts'
 import { keepConfig, openFolder, tellDisk } from './train-folder.ts'
@@ -235,9 +236,14 @@ export async function samplesOf(
         whereOf: (_, i) => `${env.id}, ${split} row ${i}`,
         maxTokens: max_seq_len,
       })
-    const train = await samples('train')
-    if (train.length === 0) throw new UserError(`The environment ${data.env.id} has no answers of its own to learn from.`)
-    return { train, held: await samples('eval') }
+    try {
+      const train = await samples('train')
+      if (train.length === 0) throw new UserError(`The environment ${data.env.id} has no answers of its own to learn from.`)
+      return { train, held: await samples('eval') }
+    } finally {
+      // Only its rows are needed: a waiting Python or its MCP servers would stay for the whole run.
+      await closeEnvironments([{ env }])
+    }
   }
   const rows = (await readTable(data.path!)).slice(0, data.max_examples)
   if (rows.length === 0) throw new UserError(`${data.path} has no rows.`)

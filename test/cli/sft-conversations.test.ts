@@ -1,5 +1,5 @@
 /** `sft` on whole conversations: of turns and tools, what is learned is to the token what a rollout would have sampled. */
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, test, vi } from 'vitest'
@@ -155,6 +155,25 @@ test('a row without an answer, or with a conversation of no messages, is left ou
   for (const none of ['', []]) {
     expect(sftRows({ id, dataset, evalDataset, rubric, tools, rollout, sftCompletion: () => none })).toEqual([])
   }
+})
+
+test('the environment is closed once its rows are read, and where they are refused: a run needs none of its processes', async () => {
+  const [id, mark] = [join(folder, 'closes.ts'), join(folder, 'closed')]
+  writeFileSync(
+    id,
+    `import { appendFileSync } from 'node:fs'
+    import { Rubric, SingleTurnEnv } from 'dawn-rl/environments'
+    export default async ({ answer }) => {
+      const env = await SingleTurnEnv.create({ id: 'closes', dataset: [{ prompt: 'a', answer }], evalSize: 0, rubric: new Rubric({ right: () => 1 }) })
+      return Object.assign(env, { close: async () => appendFileSync(${JSON.stringify(mark)}, 'x') })
+    }`,
+  )
+  const closes = (answer: string) =>
+    samplesOf(configOf(`env = { id = ${JSON.stringify(id)}, args = { answer = "${answer}" } }`), tokenizer)
+  await closes('b')
+  expect(readFileSync(mark, 'utf8')).toBe('x')
+  await expect(closes('')).rejects.toThrow(/has no answers of its own/)
+  expect(readFileSync(mark, 'utf8')).toBe('xx')
 })
 
 test('a signal is heard while many rows are encoded', async () => {
