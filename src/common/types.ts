@@ -176,6 +176,8 @@ export interface ChatTurn {
   tools?: readonly ToolDefinition[]
   /** The previous completion, which `messages` continue. */
   previous?: ChatCompletion
+  /** Whether the rollout has an earlier answer, even if `messages` do not continue it. Default: whether there is a `previous`. */
+  later?: boolean
   /** Variables for the chat template. They override the run's. */
   variables?: Record<string, unknown>
 }

@@ -68,17 +68,17 @@ export class PolicyClient implements ChatClient {
     signal?: AbortSignal,
     turn: ChatTurn = {},
   ): Promise<ChatCompletion> {
-    const { previous, tools } = turn
+    const { previous, tools, later = previous !== undefined } = turn
     const { maxPromptTokens = Infinity, maxSeqTokens = Infinity } = this.#options
     const prompt = this.#promptOf(messages, turn)
     const promptIds = prompt.ids
     const room = maxSeqTokens - promptIds.length
     const count = `${prompt.cut ? 'more than ' : ''}${promptIds.length} tokens`
-    if (!previous && promptIds.length > maxPromptTokens) {
+    if (!later && promptIds.length > maxPromptTokens) {
       throw new Error(`the prompt has ${count}, more than max_prompt_len (${maxPromptTokens}); raise it or shorten the prompt`)
     }
     if (room < 1) {
-      if (previous) throw new ContextFullError(`the conversation has ${count}, which fill max_seq_len (${maxSeqTokens})`)
+      if (later) throw new ContextFullError(`the conversation has ${count}, which fill max_seq_len (${maxSeqTokens})`)
       throw new Error(
         `the prompt has ${count}, which leave no room for an answer within max_seq_len (${maxSeqTokens}); shorten the prompt or raise max_seq_len`,
       )

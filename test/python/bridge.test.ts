@@ -26,9 +26,12 @@ describe.skipIf(withoutVerifiers)('environments in Python', () => {
   const play = async (
     kind: string,
     say: Parameters<typeof saying>[0],
-    options: { seconds?: number; index?: number; signal?: AbortSignal; maxSeqTokens?: number } = {},
+    options: { seconds?: number; index?: number; signal?: AbortSignal; maxSeqTokens?: number; maxPromptTokens?: number } = {},
   ): Promise<Rollout & { asked: number[][] }> => {
-    const { client, generator } = await saying(say, { maxSeqTokens: options.maxSeqTokens })
+    const { client, generator } = await saying(say, {
+      maxSeqTokens: options.maxSeqTokens,
+      maxPromptTokens: options.maxPromptTokens,
+    })
     const rollout = await runRollout(env, rowOf(kind, options.index), {
       client,
       sampling,
@@ -135,6 +138,11 @@ describe.skipIf(withoutVerifiers)('environments in Python', () => {
     const rollout = await play('turns', () => 'x'.repeat(40), { maxSeqTokens: 120 })
     expect(rollout).toMatchObject({ error: null, isTruncated: true, stopCondition: 'prompt_too_long' })
     expect(rollout.turns?.length ?? 1).toBeLessThan(3)
+  })
+
+  test('that rewrite what was said end in the same way: a later prompt is no first one, though it continues no answer', async () => {
+    const rollout = await play('forgetful', () => `thought|${'x'.repeat(40)}`, { maxSeqTokens: 120, maxPromptTokens: 50 })
+    expect(rollout).toMatchObject({ error: null, isTruncated: true, stopCondition: 'prompt_too_long' })
   })
 
   test('that hang are cancelled in time, and so is what the run ends', async () => {

@@ -88,7 +88,12 @@ export class Calls {
       if (before) messages[before.keys.length - 1] = before.answered.message
       const seed = turn === 0 ? ctx.sampling.seed : hashSeed(ctx.sampling.seed, 'turn', turn)
       const sampling = { ...ctx.sampling, ...asked.sampling, seed }
-      const chat = { tools: asked.tools, variables: asked.variables, previous: before?.answered.completion }
+      const chat = {
+        tools: asked.tools,
+        variables: asked.variables,
+        previous: before?.answered.completion,
+        later: calls.length > 0,
+      }
       const completion = await ctx.client.complete(messages, sampling, signal, chat)
       if (completion.finishReason === 'abort') throw new Error('generation was aborted')
       const message = (completion.message ??= { role: 'assistant', content: completion.text })
