@@ -135,6 +135,9 @@ export function sampleOf(example: SftExample, tokenizer: SftTokenizer, where: st
   // Tokens after the last answer are not needed to predict any token with loss.
   const length = mask.lastIndexOf(1) + 1
   if (length === 0) throw new UserError(`${where} has no assistant message to train on.`)
+  // A step of such examples alone would have no loss.
+  if (length === 1)
+    throw new UserError(`${where} has only one token, which nothing predicts, so there is nothing to train on. Remove it.`)
   const lossMask = Uint8Array.from(mask.slice(0, length))
   lossMask[0] = 0
   return { ...untrained(Int32Array.from(ids.slice(0, length))), lossMask, advantages: Float32Array.from(lossMask) }

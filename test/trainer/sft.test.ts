@@ -152,6 +152,8 @@ describe('what is learned', () => {
     const s = sampleOf(exampleOf({ prompt: 'a', completion: 'b' }, 'row', false), tokenizer, 'row')
     expect([...s.ids]).toEqual([97, 98, BYTE_END])
     expect([...s.lossMask]).toEqual([0, 1, 1])
+    const empty = () => sampleOf(exampleOf({ prompt: '', completion: '' }, 'row 3', false), tokenizer, 'row 3')
+    expect(empty).toThrow(/row 3 has only one token, which nothing predicts/)
   })
   test.each([
     [
