@@ -294,6 +294,7 @@ function asInRollouts(tokenizer: Tokenizer, variables: Record<string, unknown>):
   return {
     eosTokenIds: tokenizer.eosTokenIds,
     encode: (text, options) => tokenizer.encode(text, options),
+    decode: (ids, options) => tokenizer.decode(ids, options),
     renderChat: (messages, { tools, variables, addGenerationPrompt = true } = {}) =>
       template.with(variables).render(messages, tools, addGenerationPrompt),
   }

@@ -23,7 +23,7 @@ interface SftChat {
 }
 
 /** The parts of a tokenizer that examples need. */
-export type SftTokenizer = Pick<Tokenizer, 'encode' | 'eosTokenIds' | 'renderChat'>
+export type SftTokenizer = Pick<Tokenizer, 'encode' | 'decode' | 'eosTokenIds' | 'renderChat'>
 
 const ROLES = ['system', 'user', 'assistant', 'tool']
 
@@ -164,11 +164,13 @@ function encodeChat(
   answer: (text: string) => void,
 ): void {
   const messages = [...prompt, ...completion]
+  const learned = messages.flatMap((m, i) => (i < prompt.length || m.role !== 'assistant' || weightOf(m) === 0 ? [] : [i]))
+  const prompted = learned.map((i) => tokenizer.renderChat(messages.slice(0, i), { addGenerationPrompt: true, tools, variables }))
   let done = ''
-  for (let i = prompt.length; i < messages.length; i++) {
-    if (messages[i].role !== 'assistant' || weightOf(messages[i]) === 0) continue
-    const before = tokenizer.renderChat(messages.slice(0, i), { addGenerationPrompt: true, tools, variables })
-    const after = tokenizer.renderChat(messages.slice(0, i + 1), { addGenerationPrompt: false, tools, variables })
+  for (const [turn, i] of learned.entries()) {
+    const before = prompted[turn]
+    const whole = tokenizer.renderChat(messages.slice(0, i + 1), { addGenerationPrompt: false, tools, variables })
+    const after = goesOn(whole, prompted[turn + 1], tokenizer)
     if (before.startsWith(done) && !after.startsWith(before)) {
       const bare = tokenizer.renderChat(messages.slice(0, i), { addGenerationPrompt: false, tools, variables })
       if (after.startsWith(bare))
@@ -202,6 +204,13 @@ function encodeChat(
     answer(after.slice(before.length))
     done = after
   }
+}
+
+/** A conversation without the end of sequence that a template writes behind its last message only, as Phi-3's does, where `next` goes on from it. */
+function goesOn(whole: string, next: string | undefined, tokenizer: SftTokenizer): string {
+  if (next === undefined || next.startsWith(whole)) return whole
+  const ends = tokenizer.eosTokenIds.map((id) => tokenizer.decode([id])).filter((end) => end !== '' && whole.endsWith(end))
+  return ends.map((end) => whole.slice(0, -end.length)).find((text) => next.startsWith(text)) ?? whole
 }
 
 /** The training examples, in an order that depends only on the seed and the position; with `shuffle` false in the order of the rows. */

@@ -77,10 +77,27 @@ describe('what is learned', () => {
     const plain = messages.map(({ role, content }) => ({ role, content }))
     expect([...s.ids]).toEqual([...sampleOf(exampleOf({ messages: plain }, 'row', true), tokenizer, 'row').ids])
   })
+  test('every answer of a chat whose template ends the last one twice, as Phi-3 does', () => {
+    const [end, last] = [BYTE_END, tokenizer.encode('<|pad|>')[0]]
+    const phi = {
+      encode: tokenizer.encode.bind(tokenizer),
+      decode: tokenizer.decode.bind(tokenizer),
+      eosTokenIds: [last, end],
+      renderChat: (messages: readonly { role: string; content: string }[], options: { addGenerationPrompt?: boolean } = {}) =>
+        messages.map((m) => `<|${m.role}|>\n${m.content}<|end|>\n`).join('') +
+        (options.addGenerationPrompt ? '<|assistant|>\n' : '<|pad|>'),
+    }
+    const s = sampleOf(exampleOf({ messages: [user('a'), assistant('b'), user('c'), assistant('d')] }, 'row', true), phi, 'row')
+    expect(learned(s)).toBe('b<|end|>d<|end|>')
+    expect(tokenizer.decode(s.ids)).toBe(
+      '<|user|>\na<|end|>\n<|assistant|>\nb<|end|>\n<|user|>\nc<|end|>\n<|assistant|>\nd<|end|>',
+    )
+  })
   test('thoughts beside an answer are learned where the template writes them, and refused where it does not', () => {
     const row = (name: string) => ({ messages: [user('a'), { ...assistant('b'), [name]: 'hm' }] })
     const thinking = {
       encode: tokenizer.encode.bind(tokenizer),
+      decode: tokenizer.decode.bind(tokenizer),
       eosTokenIds: tokenizer.eosTokenIds,
       renderChat: (messages: readonly object[], options: { addGenerationPrompt?: boolean } = {}) =>
         (messages as Record<string, string>[])
@@ -97,6 +114,7 @@ describe('what is learned', () => {
   test('thoughts in an answer that the template leaves out are refused, and so is an answer that it opens otherwise', () => {
     const opening = (written: string) => ({
       encode: tokenizer.encode.bind(tokenizer),
+      decode: tokenizer.decode.bind(tokenizer),
       eosTokenIds: tokenizer.eosTokenIds,
       // As DeepSeek-R1's distilled models have it.
       renderChat: (messages: readonly { role: string; content: string }[], options: { addGenerationPrompt?: boolean } = {}) =>
