@@ -234,8 +234,8 @@ describe('a GGUF of a golden model', () => {
 
   test.each([
     [
-      { 'general.architecture': 'gemma3' },
-      'its architecture "gemma3" is not supported in GGUF files; llama, smollm3, qwen2, qwen3, lfm2 and granite are.',
+      { 'general.architecture': 'qwen35' },
+      'its architecture "qwen35" is not supported in GGUF files; llama, smollm3, qwen2, qwen3, lfm2, granite, gemma3, olmo2 and phi3 are.',
     ],
     [{ 'llama.block_count': { u32: 2 ** 31 } }, 'llama.block_count is 2147483648; it must be a whole number from 1 to 10000'],
     [{ 'llama.attention.head_count': { u32: 0 } }, 'llama.attention.head_count is 0; it must be a number above 0'],

@@ -36,7 +36,14 @@ export interface GgufTensorToWrite {
   type: number
   bytes: Uint8Array
 }
-export type MetadataValue = string | boolean | { u32: number } | { f32: number } | string[] | { i32s: number[] }
+export type MetadataValue =
+  | string
+  | boolean
+  | { u32: number }
+  | { f32: number }
+  | string[]
+  | { i32s: number[] }
+  | { bools: boolean[] }
 
 /** Writes a GGUF file, version 3. */
 export function writeGguf(
@@ -74,6 +81,11 @@ export function writeGguf(
       u32(5)
       u64(value.i32s.length)
       parts.push(Buffer.from(Int32Array.from(value.i32s).buffer))
+    } else if ('bools' in value) {
+      u32(9)
+      u32(7)
+      u64(value.bools.length)
+      parts.push(Buffer.from(value.bools.map(Number)))
     } else if ('u32' in value) {
       u32(4)
       u32(value.u32)

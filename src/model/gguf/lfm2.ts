@@ -1,6 +1,6 @@
 /** What a GGUF file says of LFM2's layers: keys of llama.cpp's architecture lfm2. */
 import { UserError } from '../../common/errors.ts'
-import type { metadataReader } from './model.ts'
+import type { metadataReader } from './metadata.ts'
 import type { ModelConfig } from '../types.ts'
 
 /**

@@ -2,20 +2,24 @@
  * A GGUF file as a Hugging Face model: its config, and its tensors under Hugging Face names, rounded to bf16.
  *  - llama.cpp stores llama's Q and K rows permuted (its rotary pairs are neighbours); they are put back, for llama, smollm3 and granite alone.
  *  - LFM2's convolutions lack the middle dimension, of 1; its last norm is called token_embd_norm, and output_norm in Ollama's files.
+ *  - Gemma's norms are stored as what they multiply by, 1 + Hugging Face's weight.
  *  - A missing output.weight means a head tied to the embedding.
  */
 import { UserError } from '../../common/errors.ts'
 import { isQuantised, type QuantisedFormat } from '../../kernels/quantised/quantised.ts'
 import { MOST_LAYERS } from '../config/keys.ts'
 import { familyNames } from '../config/families/index.ts'
-import type { GgufFile, GgufValue } from './gguf.ts'
-import { readYarn } from '../config/yarn.ts'
+import { roundToBf16 } from '../bf16.ts'
+import { OWN_PARTS } from './families.ts'
+import type { GgufFile } from './gguf.ts'
 import { lfm2Layers } from './lfm2.ts'
+import { exactDecimal, metadataReader } from './metadata.ts'
+import { ropeScaling } from './rope.ts'
 import { lastNormPath, layerPath, tensorShapes } from '../decoder/shapes.ts'
-import type { ModelConfig, ModelFamily, RopeScaling, TensorBlocks, TensorData, TensorSource } from '../types.ts'
+import type { ModelConfig, ModelFamily, TensorBlocks, TensorData, TensorSource } from '../types.ts'
 
-/** By general.architecture; Mistral's files say llama, and those of Granite 4 with attention in every layer say granite. */
-const ARCHITECTURES: readonly string[] = ['llama', 'smollm3', 'qwen2', 'qwen3', 'lfm2', 'granite']
+/** By general.architecture; Mistral's files say llama, those of Granite 4 with attention in every layer granite, and those of Olmo 3 olmo2. */
+const ARCHITECTURES: readonly string[] = ['llama', 'smollm3', 'qwen2', 'qwen3', 'lfm2', 'granite', 'gemma3', 'olmo2', 'phi3']
 /** Those whose Q and K are permuted. */
 const PERMUTED: readonly string[] = ['llama', 'smollm3', 'granite']
 const architectureNames = new Intl.ListFormat('en-GB').format(ARCHITECTURES)
@@ -39,7 +43,16 @@ const LAYER_NAMES = new Map([
   ['shortconv.conv', 'conv.conv'],
   ['shortconv.in_proj', 'conv.in_proj'],
   ['shortconv.out_proj', 'conv.out_proj'],
+  ['attn_qkv', 'self_attn.qkv_proj'],
 ])
+/** Those of models whose norms also follow attention and the MLP (`norms`). */
+const AFTER_NAMES = new Map([
+  ['post_attention_norm', 'post_attention_layernorm'],
+  ['ffn_norm', 'pre_feedforward_layernorm'],
+  ['post_ffw_norm', 'post_feedforward_layernorm'],
+])
+/** Of those whose files have gate and up as one. */
+const FUSED_NAMES = new Map([['ffn_up', 'mlp.gate_up_proj']])
 
 /** The Hugging Face name of a GGUF tensor, or null for one that has none (rope_freqs.weight). */
 function hfName(ggufName: string, config: ModelConfig): string | null {
@@ -50,60 +63,10 @@ function hfName(ggufName: string, config: ModelConfig): string | null {
     const name = isLastNorm ? lastNormPath(config) : GLOBAL_NAMES.get(part)
     return name === undefined ? null : `${name}.${kind}`
   }
-  const name = LAYER_NAMES.get(part)
+  const { norms, fused } = config
+  const own = (norms && AFTER_NAMES.get(part)) ?? (fused && FUSED_NAMES.get(part))
+  const name = own ?? LAYER_NAMES.get(part)
   return name === undefined ? null : `${layerPath(config, Number(layer), name)}.${kind}`
-}
-
-const isNumber = (value: GgufValue): value is number => typeof value === 'number'
-const isString = (value: GgufValue): value is string => typeof value === 'string'
-const isFlag = (value: GgufValue): value is boolean => typeof value === 'boolean'
-const isStrings = (value: GgufValue): value is string[] => Array.isArray(value) && value.every(isString)
-const isNumbers = (value: GgufValue): value is number[] => Array.isArray(value) && value.every(isNumber)
-const isNumberOrNumbers = (value: GgufValue): value is number | number[] =>
-  isNumber(value) || (isNumbers(value) && value.length > 0)
-
-/** Reads metadata keys with errors that name the file and the key. */
-export function metadataReader(file: GgufFile) {
-  const get = <T>(key: string, is: (value: GgufValue) => value is T & GgufValue, what: string): T | undefined => {
-    const value = file.metadata.get(key)
-    if (value === undefined) return undefined
-    if (!is(value)) throw new UserError(`${file.path}: ${key} must be ${what}.`)
-    return value
-  }
-  const above0 = (key: string, otherwise?: number): number => {
-    const value = get<number>(key, isNumber, 'a number') ?? otherwise
-    if (value === undefined) throw new UserError(`${file.path}: the metadata has no ${key}. Is the file a complete model?`)
-    if (!(value > 0 && value < Infinity)) throw new UserError(`${file.path}: ${key} is ${value}; it must be a number above 0.`)
-    return value
-  }
-  return {
-    number: (key: string) => get<number>(key, isNumber, 'a number'),
-    string: (key: string) => get<string>(key, isString, 'a string'),
-    /** The id of a special token. One that the vocabulary does not reach stands for none, as 4294967295 does in some files. */
-    tokenId: (name: string): number | undefined => {
-      const id = get<number>(`tokenizer.ggml.${name}`, isNumber, 'a number')
-      const tokens = file.metadata.get('tokenizer.ggml.tokens')
-      const count = Array.isArray(tokens) ? tokens.length : Infinity
-      return id !== undefined && Number.isInteger(id) && id >= 0 && id < count ? id : undefined
-    },
-    flag: (key: string) => get<boolean>(key, isFlag, 'true or false'),
-    strings: (key: string) => get<string[]>(key, isStrings, 'a list of strings'),
-    numbers: (key: string) => get<number[]>(key, isNumbers, 'a list of numbers'),
-    above0,
-    /** A number that some files give for each layer. */
-    sameInAll: (key: string): number | undefined => {
-      const value = get<number | number[]>(key, isNumberOrNumbers, 'a number, or a list of them')
-      if (!Array.isArray(value)) return value
-      if (value.every((one) => one === value[0])) return value[0]
-      throw new UserError(`${file.path}: ${key} is not the same in all layers, which is not supported.`)
-    },
-    count: (key: string, most = Infinity): number => {
-      const value = above0(key)
-      if (Number.isInteger(value) && value <= most) return value
-      const bounds = most === Infinity ? 'a whole number above 0' : `a whole number from 1 to ${most}`
-      throw new UserError(`${file.path}: ${key} is ${value}; it must be ${bounds}.`)
-    },
-  }
 }
 
 /**
@@ -124,31 +87,30 @@ export async function ggufConfig(file: GgufFile, eosTokenIds: number[]): Promise
   if ((meta.number(`${arch}.expert_count`) ?? 0) > 0) throw new UserError(`${file.path}: mixtures of experts are not supported.`)
   const hiddenSize = meta.count(`${arch}.embedding_length`)
   const heads = meta.count(`${arch}.attention.head_count`)
-  const headDim = meta.number(`${arch}.attention.key_length`) ?? meta.number(`${arch}.rope.dimension_count`) ?? hiddenSize / heads
-  const ropeDim = meta.number(`${arch}.rope.dimension_count`) ?? headDim
+  const turned = arch === 'phi3' ? undefined : meta.number(`${arch}.rope.dimension_count`)
+  const headDim = meta.number(`${arch}.attention.key_length`) ?? turned ?? hiddenSize / heads
+  const ropeDim = turned ?? headDim
   if (ropeDim !== headDim)
     throw new UserError(
       `${file.path}: rotary embeddings are applied to ${ropeDim} of the ${headDim} dimensions of a head; only all of them are supported.`,
     )
   const layers = meta.count(`${arch}.block_count`, MOST_LAYERS)
   const ropeTheta = exactDecimal(meta.above0(`${arch}.rope.freq_base`, 10_000))
+  const intermediateSize = meta.count(`${arch}.feed_forward_length`)
+  const attention =
+    arch === 'lfm2'
+      ? lfm2Layers(meta, layers, file.path)
+      : { kvHeads: meta.sameInAll(`${arch}.attention.head_count_kv`) ?? heads }
+  const shape = { hiddenSize, intermediateSize, layers, heads, headDim, ropeTheta, ...attention }
+  const own = await OWN_PARTS[arch]?.(file, shape)
   return {
     family: arch as ModelFamily,
-    hiddenSize,
-    intermediateSize: meta.count(`${arch}.feed_forward_length`),
-    layers,
-    heads,
-    ...(arch === 'lfm2'
-      ? lfm2Layers(meta, layers, file.path)
-      : { kvHeads: meta.sameInAll(`${arch}.attention.head_count_kv`) ?? heads }),
-    headDim,
+    ...shape,
     vocabSize: file.tensor('token_embd.weight').shape[0],
     rmsNormEps: exactDecimal(meta.above0(`${arch}.attention.layer_norm_rms_epsilon`)),
-    ropeTheta,
-    ropeScaling: await ropeScaling(file, arch, headDim, ropeTheta),
+    ropeScaling: own?.ropeScaling ?? (await ropeScaling(file, arch, headDim, ropeTheta)),
     // No key says it: llama.cpp has the number in its code.
     ...(arch === 'smollm3' && { layersWithoutRope: Array.from({ length: layers }, (_, i) => i).filter((i) => i % 4 === 3) }),
-    ...(arch === 'granite' && graniteParts(file)),
     tieWordEmbeddings: !file.tensors.has('output.weight'),
     qkvBias: file.tensors.has('blk.0.attn_q.bias'),
     outputBias: file.tensors.has('blk.0.attn_output.bias'),
@@ -157,29 +119,7 @@ export async function ggufConfig(file: GgufFile, eosTokenIds: number[]): Promise
     eosTokenIds,
     bosTokenId: meta.tokenId('bos_token_id') ?? null,
     padTokenId: meta.tokenId('padding_token_id') ?? null,
-  }
-}
-
-/** Granite's factors, of which 0 is none, as llama.cpp reads them. */
-function graniteParts(file: GgufFile): Partial<ModelConfig> {
-  const meta = metadataReader(file)
-  const factor = (key: string): number | undefined => {
-    const value = meta.number(`granite.${key}`) ?? 0
-    if (!(value >= 0 && value < Infinity))
-      throw new UserError(`${file.path}: granite.${key} is ${value}; it must be a number above 0.`)
-    return value === 0 ? undefined : exactDecimal(value)
-  }
-  const unlessOne = (value: number | undefined) => (value === 1 ? undefined : value)
-  // Its files say by this whether heads are turned. No config.json of this family says that they are not, so nothing could be written.
-  if (meta.flag('granite.rope.scaling.finetuned') === false)
-    throw new UserError(
-      `${file.path}: granite.rope.scaling.finetuned is false, which means no rotary embedding; Granite's GGUF files are supported only with it. Use the model's Hugging Face folder.`,
-    )
-  return {
-    embeddingScale: unlessOne(factor('embedding_scale')),
-    attentionScale: factor('attention.scale'),
-    residualScale: unlessOne(factor('residual_scale')),
-    logitsScaling: unlessOne(factor('logit_scale')),
+    ...own,
   }
 }
 
@@ -192,85 +132,6 @@ export function refuseOtherTensors(file: GgufFile, config: ModelConfig): void {
   const other = [...file.tensors.keys()].find((name) => COMPUTED.test(name) && !known.has(hfName(name, config) ?? ''))
   if (other !== undefined)
     throw new UserError(`${file.path}: its tensor ${other} is not supported, and leaving it out would change the model.`)
-}
-
-/** The decimal that was meant by a float32 (9.99999974e-06 is 1e-5): the shortest that rounds to it. */
-function exactDecimal(value: number): number {
-  for (let digits = 1; digits < 10; digits++) {
-    const short = Number(value.toPrecision(digits))
-    if (Math.fround(short) === value) return short
-  }
-  return value
-}
-
-async function ropeScaling(file: GgufFile, arch: string, headDim: number, theta: number): Promise<RopeScaling> {
-  const meta = metadataReader(file)
-  // As llama.cpp reads them: linear where no type is said, no factor beside "none", and a factor of 0 is none.
-  const type = meta.string(`${arch}.rope.scaling.type`) ?? 'linear'
-  const given = meta.number(`${arch}.rope.scaling.factor`) ?? meta.number(`${arch}.rope.scale_linear`)
-  const factor = (type === 'linear' && given) || 1
-  if (type !== 'none' && type !== 'linear' && type !== 'yarn')
-    throw new UserError(`${file.path}: rope scaling "${type}" is not supported; none, linear, llama3 and yarn are.`)
-  if (file.tensors.has('rope_factors_long.weight'))
-    throw new UserError(`${file.path}: long and short rope factors are not supported.`)
-  if (type === 'yarn') return yarn(file, arch)
-  if (!file.tensors.has('rope_freqs.weight')) return factor === 1 ? { type: 'default' } : { type: 'linear', factor }
-  const factors = await file.readFloat32('rope_freqs.weight')
-  if (factors.length !== headDim / 2) {
-    throw new UserError(
-      `${file.path}: rope_freqs.weight has ${factors.length} factors, but a head of ${headDim} needs ${headDim / 2}.`,
-    )
-  }
-  return KNOWN_LLAMA3.find((known) => isLlama3(known, factors, theta)) ?? { type: 'factors', factors }
-}
-
-/** Keys of yarn, below `rope.scaling`, that versions of llama.cpp understand in different ways, with the values that change nothing in any. */
-const YARN_AS_IT_IS = {
-  attn_factor: 1,
-  yarn_ext_factor: 1,
-  yarn_attn_factor: 1,
-  yarn_beta_fast: 32,
-  yarn_beta_slow: 1,
-  yarn_log_multiplier: 0,
-}
-
-/** With the bounds of YaRN's authors, and their factor of attention: what all versions of llama.cpp compute without other keys. */
-function yarn(file: GgufFile, arch: string): RopeScaling {
-  const meta = metadataReader(file)
-  const path = `${arch}.rope.scaling`
-  for (const [name, usual] of Object.entries(YARN_AS_IT_IS)) {
-    const value = meta.number(`${path}.${name}`) ?? usual
-    if (value !== usual)
-      throw new UserError(
-        `${file.path}: ${path}.${name} is ${exactDecimal(value)}, but only ${usual} is supported in a GGUF file. Use the model's Hugging Face folder.`,
-      )
-  }
-  if (file.tensors.has('rope_freqs.weight'))
-    throw new UserError(`${file.path}: rope scaling "yarn" with factors of its own (rope_freqs.weight) is not supported.`)
-  const positions = meta.count(`${arch}.context_length`)
-  const original = meta.number(`${path}.original_context_length`) || positions
-  return readYarn({ factor: exactDecimal(meta.above0(`${path}.factor`)) }, file.path, original, positions)
-}
-
-type Llama3 = Extract<RopeScaling, { type: 'llama3' }>
-/** The scalings of the released models (3.1 and 3.3, then 3.2): a GGUF keeps only the factors that come of them. */
-const KNOWN_LLAMA3: readonly Llama3[] = [8, 32].map((factor) => ({
-  type: 'llama3',
-  factor,
-  lowFreqFactor: 1,
-  highFreqFactor: 4,
-  originalMaxPositionEmbeddings: 8192,
-}))
-
-/** Whether `factors` are those that the llama3 rule gives: 1 for short wavelengths, `factor` for long ones, smooth between. */
-function isLlama3(rule: Llama3, factors: Float32Array, theta: number): boolean {
-  const { factor, lowFreqFactor: low, highFreqFactor: high, originalMaxPositionEmbeddings: original } = rule
-  return factors.every((found, i) => {
-    const wavelength = 2 * Math.PI * theta ** (i / factors.length)
-    const smooth = Math.min(1, Math.max(0, (original / wavelength - low) / (high - low)))
-    const expected = 1 / ((1 - smooth) / factor + smooth)
-    return Math.abs(found - expected) <= 1e-4 * expected
-  })
 }
 
 /** The tensors of a GGUF file under Hugging Face names. Every one is rounded to bf16, norms too. */
@@ -316,6 +177,10 @@ export class GgufTensors implements TensorSource {
   async read(name: string): Promise<TensorData> {
     const ggufName = this.#ggufName(name)
     const shape = this.shape(name)
+    if (this.#config.normsFromOne && name.endsWith('norm.weight')) {
+      const gains = await this.#file.readFloat32(ggufName)
+      return { dtype: 'bf16', shape, data: roundToBf16(gains.map((gain) => gain - 1)) }
+    }
     return { dtype: 'bf16', shape, data: this.#inOrder(name, shape[0], await this.#file.readBf16(ggufName)) }
   }
   /** Rows in Hugging Face's order. */

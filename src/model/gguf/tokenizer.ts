@@ -4,7 +4,7 @@
  */
 import { UserError } from '../../common/errors.ts'
 import type { GgufFile } from './gguf.ts'
-import { metadataReader } from './model.ts'
+import { metadataReader } from './metadata.ts'
 import { bpeModel } from '../tokenizer/form.ts'
 import type { TokenizerParts } from '../tokenizer/tokenizer.ts'
 
