@@ -53,6 +53,32 @@ describe('a folder', () => {
     half.close()
     tiny.close()
   })
+  test('that has its tied embedding as the head alone, as transformers reads it', async () => {
+    const dir = copy()
+    const path = join(dir, 'config.json')
+    const raw = JSON.parse(readFileSync(path, 'utf8')) as Record<string, unknown>
+    const tiny = await openModel(source)
+    const written = (tie: boolean) => writeFileSync(path, JSON.stringify({ ...raw, tie_word_embeddings: tie }))
+    const embedding = await tiny.tensors.read('model.embed_tokens.weight')
+    const read = await Promise.all(tiny.tensors.names().map(async (name) => [name, await tiny.tensors.read(name)] as const))
+    const headAlone = read.flatMap(([name, tensor]) => {
+      if (name === 'lm_head.weight') return []
+      return [[name === 'model.embed_tokens.weight' ? 'lm_head.weight' : name, { ...tensor, dtype: 'BF16' as const }] as const]
+    })
+    await writeSafetensors(join(dir, 'model.safetensors'), new Map(headAlone as never))
+    written(true)
+    const model = await openModel(dir)
+    expect(await model.tensors.read('model.embed_tokens.weight')).toEqual(embedding)
+    expect(model.tensors.names().toSorted()).toEqual(
+      tiny.tensors
+        .names()
+        .filter((name) => name !== 'lm_head.weight')
+        .toSorted(),
+    )
+    written(false)
+    expect(await userErrorOf(() => openModel(dir))).toContain('Tensor model.embed_tokens.weight is missing')
+    for (const one of [model, tiny]) one.close()
+  })
   test('whose parts are missing or do not fit says which', async () => {
     const dir = copy()
     const [config, weights] = [join(dir, 'config.json'), join(dir, 'model.safetensors')]

@@ -70,7 +70,7 @@ async function openFolder(dir: string, ref: string, name: string): Promise<Model
   const generationPath = join(dir, 'generation_config.json')
   const rawGenerationConfig = (await kindOf(generationPath)) === 'file' ? await readJson(generationPath) : null
   const config = parseConfig(rawConfig, configPath, rawGenerationConfig ?? {}, generationPath)
-  const tensors = textTensors(await openSafetensors(await weightFiles(dir)))
+  const tensors = withEmbedding(textTensors(await openSafetensors(await weightFiles(dir))), config)
   try {
     checkTensors(config, tensors, dir)
   } catch (error) {
@@ -108,15 +108,27 @@ function textTensors(source: SafetensorsSource): TensorSource {
       return name.startsWith('model.') || name.startsWith('mtp.') ? [] : [[name, name]]
     }) as [string, string][],
   )
+  return renamed(source, inFile)
+}
+
+/** @param inFile the names in the files, by those that the tensors get */
+function renamed(source: TensorSource, inFile: Map<string, string>): TensorSource {
   const nameOf = (name: string) => inFile.get(name) ?? name
   return {
     names: () => [...inFile.keys()],
     has: (name) => inFile.has(name),
     shape: (name) => source.shape(nameOf(name)),
-    dtype: (name) => source.dtype(nameOf(name)),
+    dtype: source.dtype && ((name) => source.dtype!(nameOf(name))),
     read: (name, options) => source.read(nameOf(name), options),
     close: () => source.close(),
   }
+}
+
+/** A head that is tied to the embedding is the embedding where the files have it alone, as transformers reads them. */
+function withEmbedding(source: TensorSource, { tieWordEmbeddings }: ModelConfig): TensorSource {
+  const [embedding, head] = ['model.embed_tokens.weight', 'lm_head.weight']
+  if (!tieWordEmbeddings || source.has(embedding) || !source.has(head)) return source
+  return renamed(source, new Map(source.names().map((name) => [name === head ? embedding : name, name])))
 }
 
 /** Paths of a folder's weights. One file of all of them comes first, as transformers has it: an index may be of an earlier save. */
