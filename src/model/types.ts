@@ -5,6 +5,7 @@ import type { QuantisedFormat } from '../kernels/quantised/quantised.ts'
 export const FAMILIES = [
   'llama',
   'mistral',
+  'ministral',
   'smollm3',
   'qwen2',
   'qwen3',

@@ -76,6 +76,22 @@ describe('smollm3 and mistral', () => {
     expect(mistral({ sliding_window: 512, layer_types: ['full_attention', 'full_attention'] })).toBeUndefined()
     expect(parse({ model_type: 'mistral', sliding_window: 7 }).maxPositionEmbeddings).toBe(512)
   })
+  test('layers of a Ministral with a window: all, or as layer_types says, by which a Mistral is one, too', () => {
+    const [sliding, full] = ['sliding_attention', 'full_attention']
+    const ministral = (more: Record<string, unknown>, model_type = 'ministral') =>
+      parse({ model_type, sliding_window: 7, ...more })
+    for (const type of ['ministral', 'mistral']) {
+      const config = ministral({ layer_types: [full, sliding] }, type)
+      expect(config).toMatchObject({ slidingWindow: 7, slidingLayers: [1], qkvBias: false })
+      expect(parseConfig(configToJson(config), '')).toEqual(config)
+    }
+    expect(ministral({})).toMatchObject({ slidingWindow: 7, slidingLayers: [0, 1] })
+    expect(ministral({ sliding_window: undefined })).toMatchObject({ slidingWindow: 4096, slidingLayers: [0, 1] })
+    for (const config of [ministral({ sliding_window: null }), ministral({ layer_types: [full, full] })]) {
+      expect([config.slidingWindow, config.slidingLayers]).toEqual([undefined, undefined])
+      expect(parseConfig(configToJson(config), '')).toEqual(config)
+    }
+  })
   test('layers of a Qwen with a window: from max_window_layers on, or as layer_types says', () => {
     const sliding = (more: Record<string, unknown>) =>
       ['qwen2', 'qwen3'].map((model_type) => {
@@ -500,7 +516,7 @@ describe('what is refused names file and key', () => {
     [{ is_causal: false }, 'm/config.json: is_causal is false, and a token that sees those after it is not supported.'],
     [
       { model_type: 'gemma3' },
-      'm/config.json: model_type "gemma3" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3, gemma3_text, qwen3_5_text, olmo2, olmo3, lfm2, granite, granitemoehybrid and phi3 models.',
+      'm/config.json: model_type "gemma3" is not supported; dawn-rl runs llama, mistral, ministral, smollm3, qwen2, qwen3, gemma3_text, qwen3_5_text, olmo2, olmo3, lfm2, granite, granitemoehybrid and phi3 models.',
     ],
     [
       { model_type: 'gemma3_text', hidden_activation: 'silu' },
@@ -520,7 +536,7 @@ describe('what is refused names file and key', () => {
     ],
     [
       { model_type: 'qwen3_moe' },
-      'm/config.json: model_type "qwen3_moe" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3, gemma3_text, qwen3_5_text, olmo2, olmo3, lfm2, granite, granitemoehybrid and phi3 models.',
+      'm/config.json: model_type "qwen3_moe" is not supported; dawn-rl runs llama, mistral, ministral, smollm3, qwen2, qwen3, gemma3_text, qwen3_5_text, olmo2, olmo3, lfm2, granite, granitemoehybrid and phi3 models.',
     ],
     [
       { model_type: 'smollm3', no_rope_layers: [1, 2] },
@@ -572,6 +588,10 @@ describe('what is refused names file and key', () => {
     [
       { layer_types: ['full_attention', 'sliding_attention'] },
       'm/config.json: layer_types has "sliding_attention", and only full_attention is supported.',
+    ],
+    [
+      { model_type: 'ministral', sliding_window: null, layer_types: ['full_attention', 'sliding_attention'] },
+      'm/config.json: sliding_window is null, and layers of sliding_attention need a number.',
     ],
     ...[{}, { use_sliding_window: true, sliding_window: null }].map((more): [Record<string, unknown>, string] => [
       { model_type: 'qwen2', layer_types: ['full_attention', 'sliding_attention'], ...more },

@@ -7,7 +7,7 @@ import { gemma3 } from './gemma3.ts'
 import { lfm2 } from './lfm2.ts'
 import { granite } from './granite.ts'
 import { granite4 } from './granite4.ts'
-import { llama, mistral } from './llama.ts'
+import { llama, ministral, mistral } from './llama.ts'
 import { olmo2, olmo3 } from './olmo.ts'
 import { phi3 } from './phi3.ts'
 import { qwen2, qwen3, smollm3 } from './qwen.ts'
@@ -16,6 +16,7 @@ import { qwen35 } from './qwen35.ts'
 export const families: Record<ModelFamily, Family> = {
   llama,
   mistral,
+  ministral,
   smollm3,
   qwen2,
   qwen3,
