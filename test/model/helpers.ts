@@ -43,6 +43,7 @@ export type MetadataValue =
   | { f32: number }
   | string[]
   | { i32s: number[] }
+  | { f32s: number[] }
   | { bools: boolean[] }
 
 /** Writes a GGUF file, version 3. */
@@ -81,6 +82,11 @@ export function writeGguf(
       u32(5)
       u64(value.i32s.length)
       parts.push(Buffer.from(Int32Array.from(value.i32s).buffer))
+    } else if ('f32s' in value) {
+      u32(9)
+      u32(6)
+      u64(value.f32s.length)
+      parts.push(Buffer.from(Float32Array.from(value.f32s).buffer))
     } else if ('bools' in value) {
       u32(9)
       u32(7)

@@ -239,10 +239,22 @@ describe('a GGUF whose tokenizer is not known', () => {
   const path = join(newFolder(), 'a.gguf')
   test.each([
     [{}, 'has no tokenizer (tokenizer.ggml.model)'],
-    [{ 'tokenizer.ggml.model': 'llama' }, 'its tokenizer is of the kind "llama", but only byte-level BPE ("gpt2") is supported'],
+    [
+      { 'tokenizer.ggml.model': 'bert' },
+      'its tokenizer is of the kind "bert", but only byte-level BPE ("gpt2") and SentencePiece ("llama") are supported',
+    ],
+    [{ 'tokenizer.ggml.model': 'llama' }, 'lacks tokenizer.ggml.tokens'],
+    [
+      { 'tokenizer.ggml.model': 'llama', 'tokenizer.ggml.tokens': ['a'] },
+      'its tokenizer is SentencePiece ("llama") with a space before a text (tokenizer.ggml.add_space_prefix)',
+    ],
+    [
+      { 'tokenizer.ggml.model': 'llama', 'tokenizer.ggml.tokens': ['a'], 'tokenizer.ggml.add_space_prefix': false },
+      'lacks tokenizer.ggml.scores',
+    ],
     [
       { 'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.pre': 'bloom' },
-      'its pre-tokenizer (tokenizer.ggml.pre) "bloom" is not supported; smollm, gpt-2, qwen2, deepseek-r1-qwen, deepseek-coder, llama-bpe, llama3, llama-v3, tekken, lfm2, refact, dbrx are.',
+      'its pre-tokenizer (tokenizer.ggml.pre) "bloom" is not supported; smollm, gpt-2, qwen2, deepseek-r1-qwen, deepseek-coder, llama-bpe, llama3, llama-v3, tekken, lfm2, refact, dbrx, gpt-4o are.',
     ],
     [{ 'tokenizer.ggml.model': 'gpt2' }, 'its pre-tokenizer (tokenizer.ggml.pre) "" is not supported'],
     [{ 'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.pre': 'qwen2' }, 'lacks tokenizer.ggml.tokens'],
@@ -325,6 +337,66 @@ test("Granite's digits: one by one in Granite 3, three together in Granite 4, an
     const file = await GgufFile.open(path)
     expect(makeTokenizer(ggufTokenizerParts(file)).encode('1234'), pre).toEqual(ids)
     file.close()
+  }
+})
+
+test("Phi-4-mini's words end with their apostrophe's letters, and three digits go together", async () => {
+  const path = join(newFolder(), 'a.gguf')
+  const metadata = {
+    'tokenizer.ggml.model': 'gpt2',
+    'tokenizer.ggml.pre': 'gpt-4o',
+    'tokenizer.ggml.tokens': [...alphabet, "b'", "b's", '12', '123', '1234'],
+    'tokenizer.ggml.token_type': { i32s: [...alphabet, 1, 2, 3, 4, 5].map(() => 1) },
+    'tokenizer.ggml.merges': ["b '", "b' s", '1 2', '12 3', '123 4'],
+  }
+  writeGguf(path, metadata, {})
+  const file = await GgufFile.open(path)
+  const tokenizer = makeTokenizer(ggufTokenizerParts(file))
+  expect([tokenizer.encode("b's1234"), tokenizer.decode([257, 259, 52])]).toEqual([[257, 259, 52], "b's1234"])
+  file.close()
+})
+
+test("Gemma's SentencePiece: merges by score, runs of spaces and line ends that are one token, and bytes of what it does not know", async () => {
+  const bytes = Array.from({ length: 256 }, (_, byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`)
+  const spaces = ['  ', '\u2581\u2581\u2581']
+  const special = ['<pad>', '<eos>', '<bos>', '<unk>', '<end_of_turn>']
+  const [at, pieces] = [
+    special.length + bytes.length,
+    ['\n', '\n\n', ...spaces, '\u2581', 'a', 'b', 'ab', '\u2581a', 'ba', '\u2581ab'],
+  ]
+  const metadata = {
+    'tokenizer.ggml.model': 'llama',
+    'tokenizer.ggml.pre': 'default',
+    'tokenizer.ggml.tokens': [...special, ...bytes, ...pieces],
+    'tokenizer.ggml.token_type': { i32s: [3, 3, 3, 2, 3, ...bytes.map(() => 6), 4, 4, 4, 4, ...pieces.slice(4).map(() => 1)] },
+    // ab comes before \u2581a, and \u2581a before ba.
+    'tokenizer.ggml.scores': {
+      f32s: [...special, ...bytes].map(() => 0).concat([-1000, -1000, -1000, -1000, -9, -8, -7, -1, -2, -3, -4]),
+    },
+    'tokenizer.ggml.bos_token_id': { u32: 2 },
+    'tokenizer.ggml.eos_token_id': { u32: 1 },
+    'tokenizer.ggml.unknown_token_id': { u32: 3 },
+    'tokenizer.ggml.add_space_prefix': false,
+  }
+  const path = join(newFolder(), 'a.gguf')
+  writeGguf(path, metadata, {})
+  const file = await GgufFile.open(path)
+  const tokenizer = makeTokenizer(ggufTokenizerParts(file))
+  file.close()
+  const [line, lines, two, three, , a, b, ab, , ba, spaceAb] = pieces.map((_, i) => at + i)
+  const saved = newFolder()
+  await tokenizer.saveTo(saved)
+  for (const each of [tokenizer, await loadTokenizer(saved, [1, 4])]) {
+    expect(each.eosTokenIds).toEqual([1, 4])
+    const encoded = (text: string) => each.encode(text, { addSpecialTokens: false })
+    expect(each.encode('a')).toEqual([2, a])
+    expect(encoded('ab ab')).toEqual([ab, spaceAb])
+    expect(encoded('bab')).toEqual([b, ab])
+    expect(encoded('baa')).toEqual([ba, a])
+    expect(encoded('b  b   b     b')).toEqual([b, two, b, three, b, three, two, b])
+    expect(encoded('\n\n\na<end_of_turn>')).toEqual([lines, line, a, 4])
+    expect(encoded('é')).toEqual([5 + 0xc3, 5 + 0xa9])
+    for (const text of ['ab ab  b   a\n\né b ', ' a', '  ']) expect(each.decode(encoded(text))).toBe(text)
   }
 })
 

@@ -6,6 +6,7 @@ import { UserError } from '../../common/errors.ts'
 import type { GgufFile } from './gguf.ts'
 import { metadataReader } from './metadata.ts'
 import { bpeModel } from '../tokenizer/form.ts'
+import { isNormalized, SENTENCEPIECE_DECODER, SENTENCEPIECE_NORMALIZER, sentencePieceModel, withSigns } from './sentencepiece.ts'
 import type { TokenizerParts } from '../tokenizer/tokenizer.ts'
 
 type Json = Record<string, unknown>
@@ -27,7 +28,7 @@ const wordSplit = (digits: string) =>
   )
 
 interface Kind {
-  preTokenizer: Json
+  preTokenizer: Json | null
   normalizer: Json | null
   ignoreMerges: boolean
   addBos: boolean
@@ -80,6 +81,7 @@ const DEEPSEEK_CODER: Kind = {
   alsoEos: [],
 }
 const [CAPITAL, SMALL] = [String.raw`[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`, String.raw`[\p{Ll}\p{Lm}\p{Lo}\p{M}]`]
+const ENDING = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 const BEFORE_WORD = String.raw`[^\r\n\p{L}\p{N}]?`
 /** Mistral's since Nemo: a word is capitals and then small letters, of which either may be missing. */
 const TEKKEN: Kind = {
@@ -94,6 +96,28 @@ const TEKKEN: Kind = {
   ignoreMerges: true,
   addBos: true,
   alsoEos: [],
+}
+/** Phi-4-mini's, of GPT-4o: as Tekken, with an apostrophe's ending in the word, and three digits together. */
+const GPT4O: Kind = {
+  preTokenizer: sequence(
+    split(
+      `${BEFORE_WORD}${CAPITAL}*${SMALL}+${ENDING}|${BEFORE_WORD}${CAPITAL}+${SMALL}*${ENDING}|` +
+        String.raw`\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
+    ),
+    byteLevel(false),
+  ),
+  normalizer: null,
+  ignoreMerges: false,
+  addBos: false,
+  alsoEos: [],
+}
+/** SentencePiece's, which splits nothing. */
+const GEMMA: Kind = {
+  preTokenizer: null,
+  normalizer: SENTENCEPIECE_NORMALIZER,
+  ignoreMerges: false,
+  addBos: true,
+  alsoEos: ['<end_of_turn>'],
 }
 const KINDS: Record<string, Kind> = {
   smollm: SMOLLM,
@@ -110,9 +134,19 @@ const KINDS: Record<string, Kind> = {
   // Granite 3's, which is StarCoder's.
   refact: SMOLLM,
   dbrx: DBRX,
+  'gpt-4o': GPT4O,
+}
+
+/** The kind of a file's tokenizer, where it is known. */
+function kindOf(file: GgufFile): Kind | undefined {
+  const meta = metadataReader(file)
+  if (meta.string('tokenizer.ggml.model') === 'llama') return GEMMA
+  const pre = meta.string('tokenizer.ggml.pre') ?? ''
+  return Object.hasOwn(KINDS, pre) ? KINDS[pre] : undefined
 }
 
 /** Token types of the file. */
+const UNKNOWN = 2
 const CONTROL = 3
 const USER_DEFINED = 4
 const UNUSED = 5
@@ -123,22 +157,28 @@ export function ggufTokenizerParts(file: GgufFile): TokenizerParts {
   const model = meta.string('tokenizer.ggml.model')
   if (model === undefined)
     throw new UserError(`${file.path} has no tokenizer (tokenizer.ggml.model). Use a GGUF file that includes one.`)
-  if (model !== 'gpt2')
-    throw new UserError(`${file.path}: its tokenizer is of the kind "${model}", but only byte-level BPE ("gpt2") is supported.`)
-  const pre = meta.string('tokenizer.ggml.pre') ?? ''
-  const kind = Object.hasOwn(KINDS, pre) ? KINDS[pre] : undefined
+  const pieces = model === 'llama'
+  if (model !== 'gpt2' && !pieces)
+    throw new UserError(
+      `${file.path}: its tokenizer is of the kind "${model}", but only byte-level BPE ("gpt2") and SentencePiece ("llama") are supported.`,
+    )
+  const kind = kindOf(file)
   if (!kind) {
+    const pre = meta.string('tokenizer.ggml.pre') ?? ''
     const known = Object.keys(KINDS).join(', ')
     throw new UserError(`${file.path}: its pre-tokenizer (tokenizer.ggml.pre) "${pre}" is not supported; ${known} are.`)
   }
-  const tokens = meta.strings('tokenizer.ggml.tokens')
+  const written = meta.strings('tokenizer.ggml.tokens')
+  const tokens = pieces && written ? withSigns(written) : written
   const merges = meta.strings('tokenizer.ggml.merges')
-  if (!tokens || !merges)
+  if (!tokens || !(merges || pieces))
     throw new UserError(`${file.path} lacks tokenizer.ggml.tokens or tokenizer.ggml.merges. Is the file a complete model?`)
   const types = meta.numbers('tokenizer.ggml.token_type') ?? []
+  const added = pieces ? [UNKNOWN, CONTROL, USER_DEFINED] : [CONTROL, USER_DEFINED]
   const special = tokens.flatMap((content, id) =>
-    types[id] === CONTROL || types[id] === USER_DEFINED ? [addedToken(id, content, types[id] === CONTROL)] : [],
+    added.includes(types[id]) ? [addedToken(id, content, types[id] !== USER_DEFINED, pieces && isNormalized(content))] : [],
   )
+  const vocab = Object.fromEntries(tokens.flatMap((token, id) => (types[id] === UNUSED ? [] : [[token, id]])))
   const tokenOf = (key: string) => tokens[meta.tokenId(key) ?? -1]
   const bos = tokenOf('bos_token_id')
   const addBos = (meta.flag('tokenizer.ggml.add_bos_token') ?? kind.addBos) && bos !== undefined
@@ -152,13 +192,15 @@ export function ggufTokenizerParts(file: GgufFile): TokenizerParts {
     added_tokens: special,
     normalizer: kind.normalizer,
     pre_tokenizer: kind.preTokenizer,
-    post_processor: addBos ? bosTemplate(bos, tokens.indexOf(bos)) : { ...byteLevel(false), trim_offsets: false },
-    decoder: { type: 'ByteLevel', add_prefix_space: true, trim_offsets: true, use_regex: true },
-    model: bpeModel(
-      Object.fromEntries(tokens.flatMap((token, id) => (types[id] === UNUSED ? [] : [[token, id]]))),
-      merges.map((merge) => merge.split(' ', 2)),
-      kind.ignoreMerges,
-    ),
+    post_processor: addBos ? bosTemplate(bos, tokens.indexOf(bos)) : pieces ? null : { ...byteLevel(false), trim_offsets: false },
+    decoder: pieces ? SENTENCEPIECE_DECODER : { type: 'ByteLevel', add_prefix_space: true, trim_offsets: true, use_regex: true },
+    model: pieces
+      ? sentencePieceModel(file, vocab, tokens, types)
+      : bpeModel(
+          vocab,
+          merges!.map((merge) => merge.split(' ', 2)),
+          kind.ignoreMerges,
+        ),
   }
   return {
     label: file.path,
@@ -184,18 +226,17 @@ export function ggufEosTokenIds(file: GgufFile): number[] {
     const id = meta.tokenId(key)
     if (id !== undefined) ids.add(id)
   }
-  const pre = meta.string('tokenizer.ggml.pre') ?? ''
   const tokens = meta.strings('tokenizer.ggml.tokens') ?? []
   const types = meta.numbers('tokenizer.ggml.token_type') ?? []
-  for (const token of Object.hasOwn(KINDS, pre) ? KINDS[pre].alsoEos : []) {
+  for (const token of kindOf(file)?.alsoEos ?? []) {
     const id = tokens.indexOf(token)
     if (id >= 0 && types[id] === CONTROL) ids.add(id)
   }
   return [...ids]
 }
 
-function addedToken(id: number, content: string, special: boolean): Json {
-  return { id, content, single_word: false, lstrip: false, rstrip: false, normalized: false, special }
+function addedToken(id: number, content: string, special: boolean, normalized: boolean): Json {
+  return { id, content, single_word: false, lstrip: false, rstrip: false, normalized, special }
 }
 
 const text = (name: string): Json => ({ Sequence: { id: name, type_id: 0 } })
