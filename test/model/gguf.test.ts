@@ -352,6 +352,18 @@ describe('a broken file', () => {
     expect(read).toHaveBeenCalledTimes(1)
     read.mockRestore()
   })
+  test('a tensor or a key that is there twice, of which llama.cpp takes neither', async () => {
+    const tensor = { shape: [1], type: 0, bytes: Buffer.alloc(4) }
+    writeGguf(path, { 'first.key': 'x', 'other.key': 'y' }, { aaa: tensor, bbb: tensor })
+    const whole = readFileSync(path)
+    for (const [from, to, what] of [
+      ['bbb', 'aaa', 'it has two tensors with the name aaa'],
+      ['other.key', 'first.key', 'its metadata has first.key twice'],
+    ]) {
+      writeFileSync(path, Buffer.from(whole.toString('latin1').replace(from, to), 'latin1'))
+      expect(await userErrorOf(() => GgufFile.open(path))).toContain(`${path} cannot be read as GGUF: ${what}.`)
+    }
+  })
   test('another format, an old version, a type that is not read', async () => {
     writeFileSync(path, Buffer.alloc(100, 'x'))
     expect(await userErrorOf(() => GgufFile.open(path))).toContain('does not begin with GGUF')

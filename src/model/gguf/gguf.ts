@@ -134,6 +134,7 @@ function parseHeader(bytes: Uint8Array<ArrayBuffer>, file: RangeFile): Header {
   const metadata = new Map<string, GgufValue>()
   for (let i = 0; i < keyCount; i++) {
     const key = cursor.string()
+    if (metadata.has(key)) throw bad(`its metadata has ${key} twice`)
     metadata.set(key, cursor.value(cursor.uint32()))
   }
   const alignment = (metadata.get('general.alignment') ?? 32) as number
@@ -153,6 +154,7 @@ function parseHeader(bytes: Uint8Array<ArrayBuffer>, file: RangeFile): Header {
     const end = tensor.start + tensor.length
     if (end > file.size)
       throw bad(`tensor ${tensor.name} should end at byte ${end}, but the file ends at ${file.size}; fetch it again`)
+    if (tensors.has(tensor.name)) throw bad(`it has two tensors with the name ${tensor.name}`)
     tensors.set(tensor.name, tensor)
   }
   return { metadata, tensors }
