@@ -47,7 +47,7 @@ export function openHub(kind: 'models' | 'datasets', sha: string, files: Readonl
     hub.asked.push({ path: pathname, token: request.headers.authorization })
     if (hub.asked.length > hub.failAfter) return void response.destroy()
     const send = (value: unknown) => response.setHeader('content-type', 'application/json').end(JSON.stringify(value))
-    if (pathname === `${api}/revision/main`)
+    if ([`${api}/revision/main`, `${api}/revision/${sha}`].includes(pathname))
       return void send({ _id: '1', id: 'owner/tiny', sha, siblings: [], lastModified: new Date(0) })
     const tree = `${api}/tree/${sha}`
     if (pathname === tree && searchParams.get('recursive') === 'true') return void send([...files.keys()].map(entry))
@@ -58,7 +58,7 @@ export function openHub(kind: 'models' | 'datasets', sha: string, files: Readonl
       request.on('end', () => send((JSON.parse(body) as { paths: string[] }).paths.map(entry)))
       return
     }
-    const path = pathname.replace(`${kind === 'datasets' ? '/datasets' : ''}/owner/tiny/resolve/${sha}/`, '')
+    const path = decodeURIComponent(pathname).replace(`${kind === 'datasets' ? '/datasets' : ''}/owner/tiny/resolve/${sha}/`, '')
     const data = files.get(path)
     if (!data) return void response.writeHead(404, { 'X-Error-Code': 'RepoNotFound' }).end('{}')
     const [, from, to] = /bytes=(\d+)-(\d*)/.exec(request.headers.range ?? '') ?? []

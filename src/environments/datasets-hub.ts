@@ -139,7 +139,22 @@ async function cachedFiles(repoFolder: string, revision: string, id: string, opt
     const found = filesOfSplit(names, id, options).map((path) => join(folder, path))
     return found.every((path) => existsSync(path)) ? found : null
   }
-  return await splitOfFolder(folder, options).catch(() => null)
+  const found = await splitOfFolder(folder, options).catch(() => null)
+  return found && hasAllParts(found) ? found : null
+}
+
+/** Whether no part is missing of files whose names tell how many there are, such as train-00000-of-00003.parquet. */
+function hasAllParts(paths: readonly string[]): boolean {
+  const there = new Set(paths)
+  return paths.every((path) => {
+    const [, start, digits, count, end] = /^(.*-)(\d+)-of-(\d+)(\.\w+)$/su.exec(path) ?? []
+    if (count === undefined) return true
+    const part = (n: number) => `${start}${String(n).padStart(digits.length, '0')}-of-${count}${end}`
+    // The files may be numbered from 1.
+    return [0, 1].some((first) =>
+      Array.from({ length: Number(count) }, (_, i) => part(first + i)).every((name) => there.has(name)),
+    )
+  })
 }
 
 /** The path of the list of all files of a snapshot, by which a partial snapshot is recognised. */
@@ -155,17 +170,18 @@ async function download(id: string, revision: string, repoFolder: string, option
     if (entry.type === 'file') entries.set(entry.path, entry)
   }
   const wanted = filesOfSplit([...entries.keys()], id, options)
+  const write = (file: string, text: string) => {
+    makeFolder(dirname(file))
+    writeFileAtomic(file, text)
+  }
+  // The list comes first: a commit's snapshot is found without its name in refs, even if the download of its files is cut off.
+  write(listOf(repoFolder, sha), JSON.stringify([...entries.keys()]))
   for (const path of wanted) {
     const entry = entries.get(path)!
     process.stderr.write(`fetching ${id}/${path} (${(sizeOf(entry) / 1e6).toFixed(1)} MB)\n`)
-    await fetchHubFile(repoFolder, sha, entry, () => hub.downloadFile({ repo, path, revision: sha, ...access }))
+    const open = () => hub.downloadFile({ repo, path, revision: sha, ...access })
+    await fetchHubFile(repoFolder, sha, entry, open)
   }
-  for (const [file, text] of [
-    [listOf(repoFolder, sha), JSON.stringify([...entries.keys()])],
-    [join(repoFolder, 'refs', revision), sha],
-  ] as const) {
-    makeFolder(dirname(file))
-    if (basename(file) !== sha) writeFileAtomic(file, text)
-  }
+  if (revision !== sha) write(join(repoFolder, 'refs', revision), sha)
   return wanted.map((path) => join(repoFolder, 'snapshots', sha, path))
 }

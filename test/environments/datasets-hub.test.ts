@@ -85,7 +85,8 @@ describe('a snapshot folder', () => {
 
 describe('a hub id', () => {
   const sha = '0123456789abcdef0123456789abcdef01234567'
-  const files = new Map([['README.md', Buffer.from('# tiny')], ['main/train.parquet', parquet], ['main/test.jsonl', line('t')]]) // prettier-ignore
+  const files = new Map([['README.md', Buffer.from('# tiny')], ['main/train.parquet', parquet], ['main/test.jsonl', line('t')],
+    ['parts/train-00000-of-00002.jsonl', line('p')], ['parts/train-00001-of-00002.jsonl', line('q')],]) // prettier-ignore
   const hub = openHub('datasets', sha, files)
   test('fetches the split asked for, once, and then needs no network', async () => {
     hub.use(join(folder, 'a'))
@@ -100,9 +101,9 @@ describe('a hub id', () => {
     process.env.HF_HUB_OFFLINE = '1'
     expect(await loadRows({ path: 'owner/tiny', split: 'test' })).toEqual(rows)
     expect(hub.asked).toEqual([])
-    await expect(loadRows('owner/tiny')).rejects.toThrow('HF_HUB_OFFLINE forbids downloading it')
+    await expect(loadRows({ path: 'owner/tiny', subset: 'main' })).rejects.toThrow('HF_HUB_OFFLINE forbids downloading it')
     delete process.env.HF_HUB_OFFLINE
-    expect(await loadRows('owner/tiny')).toEqual(
+    expect(await loadRows({ path: 'owner/tiny', subset: 'main' })).toEqual(
       await loadRows(fileURLToPath(new URL('fixtures/tasks.parquet', import.meta.url))),
     )
   })
@@ -114,6 +115,28 @@ describe('a hub id', () => {
     writeFileSync(list, '')
     expect(await loadRows({ path: 'owner/tiny', split: 'test' })).toEqual(rows)
     expect(JSON.parse(readFileSync(list, 'utf8'))).toEqual([...files.keys()])
+  })
+  test('of a commit whose download was cut off is not taken for whole', async () => {
+    hub.use(join(folder, 'cut'))
+    const parts = { path: 'owner/tiny', subset: 'parts', revision: sha }
+    hub.send = (path, data) => (path.includes('00001') ? data.subarray(1) : data)
+    await expect(loadRows(parts)).rejects.toThrow(/received \d+ bytes of parts\/train-00001-of-00002.jsonl instead of/)
+    hub.send = (_, data) => data
+    expect((await loadRows(parts)).map((row) => row.prompt[0].content)).toEqual(['p', 'q'])
+  })
+  test("of another tool's snapshot that has only some parts of the split is fetched", async () => {
+    hub.use(join(folder, 'other-tool'))
+    const repo = join(folder, 'other-tool', 'datasets--owner--tiny')
+    for (const [path, data] of [
+      ['refs/main', Buffer.from(sha)],
+      [`snapshots/${sha}/parts/train-00000-of-00002.jsonl`, line('p')],
+    ] as const) {
+      // prettier-ignore
+      mkdirSync(dirname(join(repo, path)), { recursive: true })
+      writeFileSync(join(repo, path), data)
+    }
+    const parts = { path: 'owner/tiny', subset: 'parts' }
+    expect((await loadRows(parts)).map((row) => row.prompt[0].content)).toEqual(['p', 'q'])
   })
   test('one that is not there', async () => {
     hub.use(join(folder, 'b'))
