@@ -33,6 +33,9 @@ export async function hubAccess(): Promise<{ hubUrl: string; accessToken?: strin
   return { hubUrl: hubUrl(), ...(accessToken && { accessToken }) }
 }
 
+/** The path of a file as downloadFile of @huggingface/hub takes it, which puts it into an address as it is. */
+export const inAddress = (path: string): string => path.split('/').map(encodeURIComponent).join('/')
+
 /** Says why a `what` could not be downloaded, for someone who does not know HTTP's status codes. */
 export function hubFailure(error: unknown, what: string): string {
   const status = (error as { statusCode?: unknown }).statusCode

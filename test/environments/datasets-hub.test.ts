@@ -86,7 +86,7 @@ describe('a snapshot folder', () => {
 describe('a hub id', () => {
   const sha = '0123456789abcdef0123456789abcdef01234567'
   const files = new Map([['README.md', Buffer.from('# tiny')], ['main/train.parquet', parquet], ['main/test.jsonl', line('t')],
-    ['parts/train-00000-of-00002.jsonl', line('p')], ['parts/train-00001-of-00002.jsonl', line('q')],]) // prettier-ignore
+    ['parts/train-00000-of-00002.jsonl', line('p')], ['parts/train-00001-of-00002.jsonl', line('q')], ['odd #1?/train 50%25.jsonl', line('o')]]) // prettier-ignore
   const hub = openHub('datasets', sha, files)
   test('fetches the split asked for, once, and then needs no network', async () => {
     hub.use(join(folder, 'a'))
@@ -137,6 +137,11 @@ describe('a hub id', () => {
     }
     const parts = { path: 'owner/tiny', subset: 'parts' }
     expect((await loadRows(parts)).map((row) => row.prompt[0].content)).toEqual(['p', 'q'])
+  })
+  test('whose files have names that mean something else in an address', async () => {
+    hub.use(join(folder, 'odd'))
+    const rows = await loadRows({ path: 'owner/tiny', subset: 'odd #1?' })
+    expect(rows.map((row) => row.prompt[0].content)).toEqual(['o'])
   })
   test('one that is not there', async () => {
     hub.use(join(folder, 'b'))
