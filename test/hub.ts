@@ -10,6 +10,8 @@ export interface TinyHub {
   asked: { path: string; token: string | undefined }[]
   /** After this many requests of a test, connections break. */
   failAfter: number
+  /** Whether files are sent by another host, as those of the hub are by its CDN. */
+  cdn: boolean
   /** What is sent for a file: its own bytes, unless a test says otherwise. */
   send: (path: string, data: Buffer) => Buffer
   /** The second half of a large file is sent when this resolves. */
@@ -58,7 +60,12 @@ export function openHub(kind: 'models' | 'datasets', sha: string, files: Readonl
       request.on('end', () => send((JSON.parse(body) as { paths: string[] }).paths.map(entry)))
       return
     }
-    const path = decodeURIComponent(pathname).replace(`${kind === 'datasets' ? '/datasets' : ''}/owner/tiny/resolve/${sha}/`, '')
+    if (hub.cdn && !pathname.startsWith('/cdn/'))
+      return void response.writeHead(302, { location: `http://localhost:${request.socket.localPort}/cdn${pathname}` }).end()
+    if (hub.cdn) response.setHeader('x-cache', 'Hit from cloudfront')
+    const path = decodeURIComponent(pathname)
+      .replace(/^\/cdn(?=\/)/, '')
+      .replace(`${kind === 'datasets' ? '/datasets' : ''}/owner/tiny/resolve/${sha}/`, '')
     const data = files.get(path)
     if (!data) return void response.writeHead(404, { 'X-Error-Code': 'RepoNotFound' }).end('{}')
     const [, from, to] = /bytes=(\d+)-(\d*)/.exec(request.headers.range ?? '') ?? []
@@ -78,6 +85,7 @@ export function openHub(kind: 'models' | 'datasets', sha: string, files: Readonl
   const hub: TinyHub = {
     asked: [],
     failAfter: Infinity,
+    cdn: false,
     send: (_, data) => data,
     rest: Promise.resolve(),
     use(cache) {
@@ -99,6 +107,7 @@ export function openHub(kind: 'models' | 'datasets', sha: string, files: Readonl
     process.env = { ...environment }
     hub.asked.length = 0
     hub.failAfter = Infinity
+    hub.cdn = false
     hub.send = (_, data) => data
     hub.rest = Promise.resolve()
   })

@@ -26,11 +26,22 @@ export function isOffline(...names: string[]): boolean {
   return ['HF_HUB_OFFLINE', ...names].some((name) => ['1', 'true', 'yes', 'on'].includes(process.env[name]?.toLowerCase() ?? ''))
 }
 
-/** The options that every call of @huggingface/hub takes: the address, and the token from HF_TOKEN or from `hf auth login`. */
-export async function hubAccess(): Promise<{ hubUrl: string; accessToken?: string }> {
+/**
+ * The options that every call of @huggingface/hub takes: the address, and a `fetch` that adds the token from HF_TOKEN or from `hf auth login`. Given
+ * the token itself, the library sends it to the hosts that the hub redirects to as well, and refuses the tokens of other hubs (HF_ENDPOINT).
+ */
+export async function hubAccess(): Promise<{ hubUrl: string; fetch: typeof fetch }> {
   const path = process.env.HF_TOKEN_PATH ?? join(hubHome(), 'token')
-  const accessToken = process.env.HF_TOKEN || (await readFile(path, 'utf8').catch(() => '')).trim()
-  return { hubUrl: hubUrl(), ...(accessToken && { accessToken }) }
+  const token = process.env.HF_TOKEN?.trim() || (await readFile(path, 'utf8').catch(() => '')).trim()
+  const url = hubUrl()
+  const withToken: typeof fetch = (input, init) => {
+    const headers = new Headers(init?.headers ?? (input instanceof Request ? input.headers : undefined))
+    const asked = input instanceof Request ? input.url : String(input)
+    const isHub = URL.parse(asked)?.origin === URL.parse(url)?.origin
+    if (token && isHub && !headers.has('authorization')) headers.set('authorization', `Bearer ${token}`)
+    return fetch(input, { ...init, headers })
+  }
+  return { hubUrl: url, fetch: withToken }
 }
 
 /** The path of a file as downloadFile of @huggingface/hub takes it, which puts it into an address as it is. */

@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process'
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterEach, expect, onTestFinished, test } from 'vitest'
+import { afterEach, expect, onTestFinished, test, vi } from 'vitest'
 import { hubAccess, hubCache } from '../../src/common/hub.ts'
 
 const environment = { ...process.env }
@@ -39,5 +39,9 @@ test("the hub's token lies beside its files, wherever the user's cache is", asyn
   mkdirSync(join(folder, 'huggingface'))
   writeFileSync(join(folder, 'huggingface/token'), 'hf_secret\n')
   expect(hubCache()).toBe(join(folder, 'huggingface/hub'))
-  expect((await hubAccess()).accessToken).toBe('hf_secret')
+  const asked = vi.spyOn(globalThis, 'fetch').mockResolvedValue(new Response())
+  onTestFinished(() => void vi.restoreAllMocks())
+  const access = await hubAccess()
+  await access.fetch(`${access.hubUrl}/api`)
+  expect((asked.mock.calls[0][1]?.headers as Headers).get('authorization')).toBe('Bearer hf_secret')
 })

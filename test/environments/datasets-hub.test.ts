@@ -143,6 +143,15 @@ describe('a hub id', () => {
     const rows = await loadRows({ path: 'owner/tiny', subset: 'odd #1?' })
     expect(rows.map((row) => row.prompt[0].content)).toEqual(['o'])
   })
+  test('sends the token to the hub only, and one of a mirror too', async () => {
+    hub.use(join(folder, 'token'))
+    Object.assign(process.env, { HF_TOKEN: ' a-mirror-token\n' })
+    hub.cdn = true
+    await loadRows({ path: 'owner/tiny', split: 'test' })
+    const [hubs, others] = [false, true].map((cdn) => hub.asked.filter(({ path }) => path.startsWith('/cdn/') === cdn))
+    expect(new Set(hubs.map(({ token }) => token))).toEqual(new Set(['Bearer a-mirror-token']))
+    expect(new Set(others.map(({ token }) => token))).toEqual(new Set([undefined]))
+  })
   test('one that is not there', async () => {
     hub.use(join(folder, 'b'))
     await expect(loadRows('owner/other')).rejects.toThrow(/The dataset owner\/other could not be fetched from http:\S+: /)
