@@ -4,16 +4,25 @@
  */
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { cacheRoot } from './cache.ts'
+import { cacheRoot, home } from './cache.ts'
 import { messageOf } from './errors.ts'
 
+/** A path from an environment variable. As in Python, ~ is the home folder and $NAME another variable, for where no shell has replaced them. */
+function expanded(path: string): string {
+  const whole = /^~(?=$|[/\\])/u.test(path) ? home() + path.slice(1) : path
+  return whole.replaceAll(
+    /\$(?:(\w+)|\{([^}]*)\})/gu,
+    (all, bare?: string, braced?: string) => process.env[bare ?? braced!] ?? all,
+  )
+}
+
 /** The folder in which the Python libraries keep the hub's files and the access token. */
-export const hubHome = (): string => process.env.HF_HOME || join(cacheRoot(), 'huggingface')
+export const hubHome = (): string => expanded(process.env.HF_HOME || join(cacheRoot(), 'huggingface'))
 
 /** Where the Python libraries keep the hub's files. */
 export function hubCache(): string {
   const { HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE } = process.env
-  return HF_HUB_CACHE ?? HUGGINGFACE_HUB_CACHE ?? join(hubHome(), 'hub')
+  return expanded(HF_HUB_CACHE ?? HUGGINGFACE_HUB_CACHE ?? join(hubHome(), 'hub'))
 }
 
 /** The address of the hub (HF_ENDPOINT), without a trailing slash. */
@@ -31,7 +40,7 @@ export function isOffline(...names: string[]): boolean {
  * the token itself, the library sends it to the hosts that the hub redirects to as well, and refuses the tokens of other hubs (HF_ENDPOINT).
  */
 export async function hubAccess(): Promise<{ hubUrl: string; fetch: typeof fetch }> {
-  const path = process.env.HF_TOKEN_PATH ?? join(hubHome(), 'token')
+  const path = expanded(process.env.HF_TOKEN_PATH ?? join(hubHome(), 'token'))
   const token = process.env.HF_TOKEN?.trim() || (await readFile(path, 'utf8').catch(() => '')).trim()
   const url = hubUrl()
   const withToken: typeof fetch = (input, init) => {

@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { homedir, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, expect, onTestFinished, test, vi } from 'vitest'
 import { hubAccess, hubCache } from '../../src/common/hub.ts'
@@ -43,5 +43,22 @@ test("the hub's token lies beside its files, wherever the user's cache is", asyn
   onTestFinished(() => void vi.restoreAllMocks())
   const access = await hubAccess()
   await access.fetch(`${access.hubUrl}/api`)
-  expect((asked.mock.calls[0][1]?.headers as Headers).get('authorization')).toBe('Bearer hf_secret')
+  expect((asked.mock.calls[0][1]!.headers as Headers).get('authorization')).toBe('Bearer hf_secret')
+})
+
+test('the places of the Python libraries are read as they read them', () => {
+  for (const name of ['HF_HOME', 'HF_HUB_CACHE', 'HUGGINGFACE_HUB_CACHE', 'XDG_CACHE_HOME', 'NOT_SET']) delete process.env[name]
+  const where = (change: Record<string, string>) => {
+    const before = { ...process.env }
+    Object.assign(process.env, { DISK: '/d' }, change)
+    const cache = hubCache()
+    process.env = before
+    return cache
+  }
+  // huggingface_hub.constants.HF_HUB_CACHE with the same variables
+  expect(where({ HF_HOME: '~/hf' })).toBe(join(homedir(), 'hf/hub'))
+  expect(where({ HF_HOME: '${DISK}/hf' })).toBe('/d/hf/hub')
+  expect(where({ HF_HUB_CACHE: '$DISK/a~b' })).toBe('/d/a~b')
+  expect(where({ XDG_CACHE_HOME: '~' })).toBe(join(homedir(), 'huggingface/hub'))
+  expect(where({ HF_HUB_CACHE: '$NOT_SET/c' })).toBe('$NOT_SET/c')
 })
