@@ -12,6 +12,7 @@ import { parse } from 'smol-toml'
 import { AT } from '../common/commands.ts'
 import { nearest } from '../common/errors.ts'
 import type { TraceLevel } from '../common/trace.ts'
+import { counted } from '../monitor/format.ts'
 import { copyOf, isTable, mergeSources, NO_KEY, removeAt, SFT_ENV, type Source, type Table, valueAt } from './compose.ts'
 import { CKPT_ALIASES } from './ckpt-schema.ts'
 import { allowedText, leafPaths, nodeAt, type SchemaNode } from './schema-tree.ts'
@@ -146,12 +147,21 @@ export function overrideSources(
       continue
     }
     const table: Table = {}
+    const merged = mergeSources([...files, ...sources])
+    const gap = found.findIndex((part, i) => nodeAt(tree, found.slice(0, i))?.type === 'list' && Number(part) > lengthAt(merged, found.slice(0, i))) // prettier-ignore
+    if (gap > 0) {
+      const list = found.slice(0, gap)
+      problems.push(
+        `${flag}: ${list.join('.')} has ${counted(lengthAt(merged, list), 'element')} before it, so the next is --${[...list, lengthAt(merged, list), ...found.slice(gap + 1)].join('.')}.`,
+      )
+      continue
+    }
     const places = new Map([[pathKey(found), flag]])
     // Lists of tables ([[env]]) are copied as a whole, so that a single element can be changed.
     let at: Table = table
     found.slice(0, -1).forEach((part, i) => {
       const path = found.slice(0, i + 1)
-      const existing = valueAt(mergeSources([...files, ...sources]), path)
+      const existing = valueAt(merged, path)
       const next: unknown = Array.isArray(existing)
         ? copyOf<unknown>(existing)
         : isTable(at[part])
@@ -175,6 +185,11 @@ export function overrideSources(
 }
 
 /** Removes a value from a source, together with the recorded places of its keys. */
+function lengthAt(merged: Table, path: string[]): number {
+  const list = valueAt(merged, path)
+  return Array.isArray(list) ? list.length : 0
+}
+
 function clear({ table, places }: Source, path: string[]): void {
   removeAt(table, path)
   const inside = pathKey([...path, ''])

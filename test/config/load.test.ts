@@ -452,6 +452,15 @@ describe('composition', () => {
     `)
   })
 
+  test('an index of a list beyond its end is refused, not filled up to', () => {
+    const two = file('two.toml', 'model = "x"\n[[env]]\nid = "arithmetic"\n[[env]]\nid = "reverse-text"\n')
+    expect(errorOf(() => load('@', two, '--env.3000000.weight', '2'))).toBe(
+      '--env.3000000.weight: env has 2 elements before it, so the next is --env.2.weight.',
+    )
+    const ids = load('@', base, '--env.1.id', 'arithmetic', '--env.2.id', 'wordle').config.env.map(({ id }) => id)
+    expect(ids.slice(1)).toEqual(['arithmetic', 'wordle'])
+  })
+
   test('an empty table clears what files and earlier words have in it', () => {
     const path = file('vllm.toml', `${minimal}[inference]\nbackend = "vllm"\nargs = { enforce_eager = true, seed = 1 }\n`)
     const { config } = load('@', path, '--inference.args.dtype', 'half', '--inference.args', '{}', '--inference.args.seed', '2')
