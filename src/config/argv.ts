@@ -251,7 +251,8 @@ function readValue(text: string, node: SchemaNode | undefined): unknown {
     // Numbers that shell tools print but TOML does not allow: .5 (bc), 01 (seq -w).
     const number = (node?.type === 'number' || node?.type === 'integer') && /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text)
     if (number && Math.abs(Number(text)) <= Number.MAX_SAFE_INTEGER) return Number(text)
-    // --lora_target_modules q_proj,v_proj
-    return node?.type === 'list' && node.items?.type === 'string' ? text.split(',').map((item) => item.trim()) : text
+    if (node?.type !== 'list' || node.items?.type !== 'string') return text
+    // --lora_target_modules q_proj,v_proj. A single string keeps its blanks: --stop ' END'
+    return text.includes(',') ? text.split(',').map((item) => item.trim()) : [text]
   }
 }

@@ -461,6 +461,11 @@ describe('composition', () => {
     expect(ids.slice(1)).toEqual(['arithmetic', 'wordle'])
   })
 
+  test('a single string of a list keeps its blanks', () => {
+    const stopOf = (word: string) => load('@', base, '--stop', word).config.trainer.args.stop
+    expect([stopOf('\n'), stopOf(' END'), stopOf('a, b')]).toEqual([['\n'], [' END'], ['a', 'b']])
+  })
+
   test('an empty table clears what files and earlier words have in it', () => {
     const path = file('vllm.toml', `${minimal}[inference]\nbackend = "vllm"\nargs = { enforce_eager = true, seed = 1 }\n`)
     const { config } = load('@', path, '--inference.args.dtype', 'half', '--inference.args', '{}', '--inference.args.seed', '2')
