@@ -24,7 +24,7 @@ import {
 import { describeSchema } from './describe.ts'
 import { evalChecks, type EvalFile, evalNotices, evalSchema, resolveEval } from './eval-schema.ts'
 import { backendOf, findForeign, judge } from './foreign.ts'
-import { schemaProblems, sentence, show } from './problems.ts'
+import { isDefault, schemaProblems, sentence, show } from './problems.ts'
 import { resolveRun, resolveSft } from './resolve.ts'
 import { type RunConfig, rlSchema } from './schema.ts'
 import { leafPaths, nodeAt, schemaTree } from './schema-tree.ts'
@@ -177,8 +177,7 @@ function finish<Parsed, Config>(
   const written: Written = {
     isSet: (key) => isSet(sources, key.split('.')),
     value: (key) => valueAt(raw, key.split('.')),
-    isChanged: (key) =>
-      isSet(sources, key.split('.')) && show(valueAt(raw, key.split('.'))) !== show(nodeAt(tree, key.split('.'))?.default),
+    isChanged: (key) => isSet(sources, key.split('.')) && !isDefault(valueAt(raw, key.split('.')), nodeAt(tree, key.split('.'))),
   }
   for (const check of dialect.checks) {
     if (check.keys.some((key) => [...wrong].some((bad) => bad === key || bad.startsWith(`${key}.`) || key.startsWith(`${bad}.`))))
@@ -252,7 +251,7 @@ function changedKeys(raw: Table, tree: ReturnType<typeof schemaTree>): string[] 
       path[0] === 'env' && Array.isArray(raw.env) ? raw.env.map((_, i) => ['env', String(i), ...path.slice(1)]) : [path]
     for (const full of inList) {
       const value = valueAt(raw, full)
-      if (value !== undefined && show(value) !== show(node.default)) lines.push(`${dotted(full, raw)} = ${show(value)}`)
+      if (value !== undefined && !isDefault(value, node)) lines.push(`${dotted(full, raw)} = ${show(value)}`)
     }
   }
   return lines

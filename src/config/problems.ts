@@ -15,14 +15,17 @@ export interface Problem {
 
 /** Formats a value for a message. */
 export function show(value: unknown): string {
-  const text =
-    typeof value === 'number'
-      ? String(value)
-      : value instanceof Date
-        ? value.toISOString()
-        : (JSON.stringify(value) ?? String(value))
+  const text = whole(value)
   return text.length > 60 ? `${text.slice(0, 57)}...` : text
 }
+
+function whole(value: unknown): string {
+  if (typeof value === 'number') return String(value)
+  return value instanceof Date ? value.toISOString() : (JSON.stringify(value) ?? String(value))
+}
+
+/** Whether a value, as it was written, is that of a key's default. */
+export const isDefault = (value: unknown, node: SchemaNode | undefined): boolean => whole(value) === whole(node?.default)
 
 /** Says what is wrong with chat_template_kwargs. Undefined if nothing is. */
 export function templateProblem(value: unknown): string | undefined {

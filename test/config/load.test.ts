@@ -466,6 +466,13 @@ describe('composition', () => {
     expect([stopOf('\n'), stopOf(' END'), stopOf('a, b')]).toEqual([['\n'], [' END'], ['a', 'b']])
   })
 
+  test('a list that differs from its default only at its end counts as changed', () => {
+    const modules = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'in_proj']
+    const words = ['@', base, '--lora_target_modules', modules.join()]
+    expect(load(...words).changed.join()).toContain('trainer.args.lora_target_modules')
+    expect(load(...words, '--use-lora', 'false').notices.join()).toContain('lora_target_modules has no effect')
+  })
+
   test('an empty table clears what files and earlier words have in it', () => {
     const path = file('vllm.toml', `${minimal}[inference]\nbackend = "vllm"\nargs = { enforce_eager = true, seed = 1 }\n`)
     const { config } = load('@', path, '--inference.args.dtype', 'half', '--inference.args', '{}', '--inference.args.seed', '2')
