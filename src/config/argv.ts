@@ -75,7 +75,8 @@ export function readWords(argv: readonly string[]): Words {
     else if (word === '--resume' || word.startsWith('--resume=')) {
       const first = word === '--resume' ? (isOfFlag(argv[i + 1]) ? argv[++i] : 'latest') : word.slice('--resume='.length)
       const number = first === 'step' ? (isValue(argv[i + 1]) ? argv[++i] : '') : first
-      if (first === 'latest') words.resume = { kind: 'latest' }
+      if (first === '') words.problems.push('After --resume comes a run folder, `latest` or `step N`, not an empty word.')
+      else if (first === 'latest') words.resume = { kind: 'latest' }
       else if (/^\d+$/.test(number)) words.resume = { kind: 'step', step: Number(number) }
       else if (first === 'step')
         words.problems.push(`--resume step ${number}: after step comes a number, as in \`--resume step 20\`.`)
@@ -146,7 +147,6 @@ export function overrideSources(
       problems.push(`${flag}: ${NO_KEY} is no name for a key. Give it another name.`)
       continue
     }
-    const table: Table = {}
     const merged = mergeSources([...files, ...sources])
     const gap = found.findIndex((part, i) => nodeAt(tree, found.slice(0, i))?.type === 'list' && Number(part) > lengthAt(merged, found.slice(0, i))) // prettier-ignore
     if (gap > 0) {
@@ -156,6 +156,7 @@ export function overrideSources(
       )
       continue
     }
+    const table: Table = {}
     const places = new Map([[pathKey(found), flag]])
     // Lists of tables ([[env]]) are copied as a whole, so that a single element can be changed.
     let at: Table = table
@@ -184,12 +185,12 @@ export function overrideSources(
   return { sources, problems }
 }
 
-/** Removes a value from a source, together with the recorded places of its keys. */
 function lengthAt(merged: Table, path: string[]): number {
   const list = valueAt(merged, path)
   return Array.isArray(list) ? list.length : 0
 }
 
+/** Removes a value from a source, together with the recorded places of its keys. */
 function clear({ table, places }: Source, path: string[]): void {
   removeAt(table, path)
   const inside = pathKey([...path, ''])

@@ -473,6 +473,11 @@ describe('composition', () => {
     expect(load(...words, '--use-lora', 'false').notices.join()).toContain('lora_target_modules has no effect')
   })
 
+  test('--resume with an empty word, as of a variable that is not set, is refused', () => {
+    for (const words of [['--resume='], ['--resume', '']])
+      expect(errorOf(() => load('@', base, ...words))).toMatch(/After --resume comes a run folder/)
+  })
+
   test('an empty table clears what files and earlier words have in it', () => {
     const path = file('vllm.toml', `${minimal}[inference]\nbackend = "vllm"\nargs = { enforce_eager = true, seed = 1 }\n`)
     const { config } = load('@', path, '--inference.args.dtype', 'half', '--inference.args', '{}', '--inference.args.seed', '2')
