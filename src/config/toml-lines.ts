@@ -26,11 +26,21 @@ class Scanner {
   positions = new Map<string, Position>()
   #text: string
   #at = 0
+  /** The line of the last key found, and the offsets of its beginning and end. */
+  #line = 1
+  #lineStart = 0
+  #lineEnd: number
   /** Next index of each array of tables. */
   #tableCounts = new Map<string, number>()
 
   constructor(text: string) {
     this.#text = text
+    this.#lineEnd = this.#nextLineEnd()
+  }
+
+  #nextLineEnd(): number {
+    const end = this.#text.indexOf('\n', this.#lineStart)
+    return end < 0 ? Infinity : end
   }
 
   document(): void {
@@ -150,9 +160,13 @@ class Scanner {
   #note(path: string[], offset: number): void {
     const key = pathKey(path)
     if (this.positions.has(key)) return
-    const before = this.#text.slice(0, offset)
-    const line = before.split('\n').length
-    this.positions.set(key, { line, column: offset - before.lastIndexOf('\n') })
+    // Offsets only grow, so the text is searched for line ends once, however many keys it has.
+    while (this.#lineEnd < offset) {
+      this.#line++
+      this.#lineStart = this.#lineEnd + 1
+      this.#lineEnd = this.#nextLineEnd()
+    }
+    this.positions.set(key, { line: this.#line, column: offset - this.#lineStart + 1 })
   }
 }
 

@@ -78,3 +78,11 @@ test('has a place for every path of any document', () => {
     { numRuns: 300 },
   )
 })
+
+test('a long list is not searched for lines again for each of its elements', () => {
+  const element = `"${'x'.repeat(40)}"`
+  const text = `rows = [${Array.from({ length: 20_000 }, () => element).join(',\n')}]`
+  const begin = performance.now()
+  expect(at(text, 'rows', 19_999)).toBe('20000:1')
+  expect(performance.now() - begin).toBeLessThan(3000)
+})
