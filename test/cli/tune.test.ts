@@ -1,6 +1,6 @@
 /** `tune` as a user runs it, and that runs take what it kept. */
 import { spawnSync } from 'node:child_process'
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -72,6 +72,22 @@ it('a cache that cannot be written is refused before anything is measured', () =
     expect(stdout).not.toContain(' x ')
   }
 })
+
+it.runIf(existsSync('/dev/full'))(
+  'a disk that is full by the end leaves nothing half written, and what to do is said',
+  async () => {
+    setEnvironment({ XDG_CACHE_HOME: join(cache, 'full'), DAWN_RL_TUNE: undefined })
+    const folder = join(cache, 'full', 'dawn-rl')
+    mkdirSync(folder, { recursive: true })
+    symlinkSync('/dev/full', join(folder, `tune.json.${process.pid}`))
+    const gpu = await Gpu.open()
+    expect(() => writeTuned(gpu, {})).toThrow(
+      `What is measured cannot be kept in ${folder}: ENOSPC: no space left on device, write. Set XDG_CACHE_HOME to another folder.`,
+    )
+    gpu.close()
+    expect(readdirSync(folder)).toEqual([])
+  },
+)
 
 it('DAWN_RL_TUNE=0 and a damaged file give the built-in sizes; sizes that no kernel has are left out', async () => {
   setEnvironment({ XDG_CACHE_HOME: cache, DAWN_RL_TUNE: undefined })

@@ -1,5 +1,5 @@
 /** Tables of tile sizes in the user's cache, one for each GPU adapter and driver: `~/.cache/dawn-rl/tune.json`, or under XDG_CACHE_HOME. */
-import { accessSync, constants, readFileSync, writeFileSync } from 'node:fs'
+import { accessSync, constants, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { cacheFolder } from '../../common/cache.ts'
 import { messageOf, UserError } from '../../common/errors.ts'
@@ -27,9 +27,12 @@ export function checkTunePath(): void {
     makeFolder(dir)
     accessSync(dir, constants.W_OK)
   } catch (error) {
-    throw new UserError(`What is measured cannot be kept in ${dir}: ${messageOf(error)}. Set XDG_CACHE_HOME to another folder.`)
+    throw unkept(dir, error)
   }
 }
+
+const unkept = (dir: string, error: unknown) =>
+  new UserError(`What is measured cannot be kept in ${dir}: ${messageOf(error)}. Set XDG_CACHE_HOME to another folder.`)
 
 /** Identifies the GPU adapter and its driver: a new version of either is tuned again, and so is a software driver with 512-bit vectors. */
 export function tuneKey(gpu: Gpu): string {
@@ -43,15 +46,20 @@ export function readTuned(gpu: Gpu): Partial<Tiles> | undefined {
   return readFile().adapters[tuneKey(gpu)]?.tiles
 }
 
-/** Stores tiles for this GPU adapter, and keeps those of other adapters. @returns the file's path */
+/** Stores tiles for this GPU adapter, and keeps those of other adapters. @returns the file's path @throws UserError on a full disk */
 export function writeTuned(gpu: Gpu, tiles: Partial<Tiles>): string {
   const path = tunePath()
   const file = readFile()
   file.adapters[tuneKey(gpu)] = { tiles, date: new Date().toISOString().slice(0, 10) }
-  makeFolder(dirname(path))
   const aside = `${path}.${process.pid}`
-  writeFileSync(aside, JSON.stringify(file, undefined, 2) + '\n')
-  moveToSync(aside, path)
+  try {
+    makeFolder(dirname(path))
+    writeFileSync(aside, JSON.stringify(file, undefined, 2) + '\n')
+    moveToSync(aside, path)
+  } catch (error) {
+    rmSync(aside, { force: true })
+    throw unkept(dirname(path), error)
+  }
   return path
 }
 
