@@ -1,9 +1,20 @@
 import { execFileSync, spawnSync } from 'node:child_process'
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { writeFolderWhole } from '../../src/model/files/files.ts'
+import { canLink } from '../windows.ts'
 import { newFolder } from './helpers.ts'
 
 test('a folder that was to be replaced is there as it was where the new one cannot take its place', async () => {
@@ -14,6 +25,18 @@ test('a folder that was to be replaced is there as it was where the new one cann
   const gone = (aside: string) => Promise.resolve(rmSync(aside, { recursive: true }))
   await expect(writeFolderWhole(dir, gone, { replace: true })).rejects.toThrow('ENOENT')
   expect([readdirSync(root), readdirSync(dir)]).toEqual([['model'], ['a.txt']])
+})
+
+test.skipIf(!canLink)('of a link to a folder, the folder is replaced, on the disk where it is, and the link stays', async () => {
+  const root = newFolder()
+  const [disk, here] = ['disk', 'here'].map((name) => join(root, name))
+  for (const folder of [here, join(disk, 'model')]) mkdirSync(folder, { recursive: true })
+  writeFileSync(join(disk, 'model', 'a.txt'), '')
+  symlinkSync('../disk/model', join(here, 'model'))
+  const fill = (aside: string) => Promise.resolve(writeFileSync(join(aside, 'b.txt'), ''))
+  await writeFolderWhole(join(here, 'model'), fill, { replace: true })
+  expect(lstatSync(join(here, 'model')).isSymbolicLink()).toBe(true)
+  expect([readdirSync(here), readdirSync(disk), readdirSync(join(disk, 'model'))]).toEqual([['model'], ['model'], ['b.txt']])
 })
 
 test('a folder is replaced where a process of the same number, as in a container each is, was killed as it did so', async () => {

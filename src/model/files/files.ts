@@ -3,7 +3,7 @@
  * (written aside, synced, renamed).
  */
 import { closeSync, fstatSync, openSync, read } from 'node:fs'
-import { lstat, mkdir, open, readdir, readFile, rm, stat } from 'node:fs/promises'
+import { lstat, mkdir, open, readdir, readFile, readlink, realpath, rm, stat } from 'node:fs/promises'
 import { basename, dirname, join, resolve } from 'node:path'
 import { promisify } from 'node:util'
 import { UserError, messageOf } from '../../common/errors.ts'
@@ -118,7 +118,8 @@ export function jsonText(value: unknown): string {
 
 /**
  * Makes a folder whole or not at all: `fill` writes into a new folder beside it, whose files are then synced and which takes the name.
- * A folder of that name that was there before is replaced when `replace` is set, else UserError.
+ * A folder of that name that was there before is replaced when `replace` is set, else UserError. If the name is a link, it stays, and the folder that
+ * it points to is replaced: a link is how a user puts models on another disk.
  */
 export async function writeFolderWhole(
   path: string,
@@ -126,11 +127,12 @@ export async function writeFolderWhole(
   options: { replace?: boolean },
 ): Promise<void> {
   // Without a slash at its end, or it would be written aside within itself.
-  const dir = resolve(path)
+  const named = resolve(path)
+  const dir = await behindLink(named)
   await clearLeft(dir)
   const before = await kindOf(dir)
   if (before === 'file') throw new UserError(`${path} is a file, but a folder is to be written there. Name another path.`)
-  if (before === null && (await lstat(dir).catch(() => null)))
+  if (before === null && (await lstat(named).catch(() => null)))
     throw new UserError(`${path} is a broken symbolic link. Remove it or name another path.`)
   if (before === 'folder' && !options.replace) throw new UserError(`${path} exists already. Remove it or name another folder.`)
   makeFolder(dirname(dir))
@@ -150,6 +152,13 @@ export async function writeFolderWhole(
   }
   await rm(old, { recursive: true, force: true })
   await syncFolder(dirname(dir))
+}
+
+/** Where a link points to, also if nothing is there; any other path as it is. */
+async function behindLink(path: string): Promise<string> {
+  const target = await readlink(path).catch(() => undefined)
+  if (target === undefined) return path
+  return await realpath(path).catch(() => resolve(dirname(path), target))
 }
 
 /**
