@@ -24,7 +24,7 @@ import { openModel } from '../model/files/open.ts'
 import type { Tokenizer } from '../model/tokenizer/tokenizer.ts'
 import { firstPrompt } from './first-prompt.ts'
 import { jsonObject } from './options.ts'
-import { onStrays } from './stop.ts'
+import { exitOnSignal, onStrays } from './stop.ts'
 import { toolCallParser } from './tool-calls.ts'
 
 /** Limit in seconds of an answer, of the environment's part of a turn, and of a reward. */
@@ -46,13 +46,13 @@ export async function checkEnvironment(id: string, options: CheckOptions, print:
   if (mistake) throw new UserError(mistake)
   const env = await loadEnvironment(id, jsonObject('env check', '--args', options.args), { python: options.pythonPath })
   const model = await openModel(options.model)
-  const logs = mkdtempSync(join(tmpdir(), 'dawn-rl-env-check-'))
+  const logs = logsFor(env)
   let fine = false
   try {
     const tokenizer = await model.tokenizer()
     const template = new ChatTemplate(tokenizer, variables)
     const wrong: string[] = []
-    const open = (one: Environment) => one.open?.({ logs, name: one.id, warn: (line) => wrong.push(line) })
+    const open = (one: Environment) => one.open?.({ logs: logs!.path, name: one.id, warn: (line) => wrong.push(line) })
     const release = onStrays((error) => wrong.push(messageOf(strayError(error))))
     try {
       if (env.members) {
@@ -88,7 +88,25 @@ export async function checkEnvironment(id: string, options: CheckOptions, print:
     model.close()
     await env.close?.()
     // A problem's sentence may name a log.
-    if (fine || readdirSync(logs).length === 0) rmSync(logs, { recursive: true })
+    logs?.release(!fine)
+  }
+}
+
+/** A folder for the logs of environments with a process of their own, which is removed if this process ends before `release`. */
+function logsFor(env: Environment): { path: string; release(keep: boolean): void } | undefined {
+  const parts = env.members?.map((one) => one.env) ?? [env]
+  if ([env, ...parts].every((one) => one.open === undefined)) return undefined
+  const path = mkdtempSync(join(tmpdir(), 'dawn-rl-env-check-'))
+  const remove = () => rmSync(path, { recursive: true, force: true })
+  process.once('exit', remove)
+  const ignore = parts.every((part) => part instanceof PythonEnv) ? exitOnSignal() : undefined
+  return {
+    path,
+    release(keep) {
+      ignore?.()
+      process.off('exit', remove)
+      if (!keep || readdirSync(path).length === 0) remove()
+    },
   }
 }
 

@@ -30,6 +30,16 @@ export function stopOnSignal(now = 'the current step is finished and saved first
 }
 
 /**
+ * Until the returned function is called, a signal ends the process with code 130 through its 'exit' listeners, which remove what is temporary. Node's
+ * own way calls none. Not while the user's code may compute without a pause: it would keep the signal from being heard.
+ */
+export function exitOnSignal(): () => void {
+  const end = () => process.exit(130)
+  for (const name of signals) process.on(name, end)
+  return () => signals.forEach((name) => process.off(name, end))
+}
+
+/**
  * From here on, an unhandled rejection or exception (such as that of a promise that a reward does not await) no longer ends the process at once:
  * `stop` is called instead, so that what was learned is saved first.
  * @returns `release` ends this, and returns the first such error

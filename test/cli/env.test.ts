@@ -1,6 +1,6 @@
 /** `env new` and `env check`, as commands. */
 import { spawnSync } from 'node:child_process'
-import { existsSync, mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -64,6 +64,15 @@ describe('env new', () => {
 })
 
 describe('env check', () => {
+  posixOnly('a pipe of a shell')('leaves nothing behind where nobody reads on', () => {
+    const temporary = join(folder, 'temporary')
+    mkdirSync(temporary)
+    const words = ['-c', '"$@" | head -1', 'bash', process.execPath, cli, 'env', 'check', 'short-answers', '--model', tiny]
+    const { stdout } = spawnSync('bash', words, { encoding: 'utf8', env: { ...process.env, TMPDIR: temporary } })
+    expect(stdout).toMatch(/^short-answers: \d+ rows/)
+    expect(readdirSync(temporary)).toEqual([])
+  })
+
   test.each(bundledEnvironments())('%s is in order', async (id) => {
     const text = await check(id)
     expect(text).toContain(`${id} is in order.`)

@@ -1,8 +1,10 @@
 /** Whole commands on environments in Python: training with a sampler over vLLM's protocol, `eval`, `env check`. */
-import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { spawn } from 'node:child_process'
+import { globSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { beforeAll, describe, expect, test, vi } from 'vitest'
 import { checkEnvironment } from '../../src/cli/env-check.ts'
+import { posixOnly } from '../windows.ts'
 import { fixtures, newFolder, root, startCommand, withoutVerifiers } from './helpers.ts'
 
 const model = join(root, 'models', 'tiny')
@@ -107,5 +109,20 @@ describe.skipIf(withoutVerifiers).concurrent('environments in Python', () => {
     expect(text).toMatch(/its row's answer +reward 0\.500 \(right 1, best_of 0, num_turns 2, 2 turns, max_turns_reached\)/)
     expect(text).toMatch(/a text that is cut off +reward 1\.000/)
     expect(text).toContain('is in order.')
+  })
+
+  posixOnly('a signal')('are checked until Ctrl-C, which leaves nothing of their log behind', async () => {
+    const temporary = join(folder, 'temporary')
+    mkdirSync(temporary)
+    const words = ['env', 'check', tasks, '--args', '{"kind": "group", "turns": 2}', '--model', model]
+    // Not through this process's environment, which the other tests share.
+    const env = { ...process.env, TMPDIR: temporary }
+    const child = spawn(process.execPath, [join(root, 'cli.js'), ...words], { cwd: folder, env, stdio: 'ignore' })
+    const ended = new Promise((resolve) => child.on('close', resolve))
+    const logs = () => globSync(join(temporary, 'dawn-rl-env-check-*', '*.log'))
+    await vi.waitFor(() => expect(logs()).not.toEqual([]), { timeout: 30_000 })
+    child.kill('SIGINT')
+    expect(await ended).toBe(130)
+    expect(readdirSync(temporary)).toEqual([])
   })
 })
