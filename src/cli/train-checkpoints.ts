@@ -53,6 +53,7 @@ interface CheckpointParts {
 export class RunCheckpoints {
   readonly #parts: CheckpointParts
   #best: Best | undefined
+  #toldUnmeasured = false
   /** Of a fork; each state.json has it as `forked_from`. */
   #origin: Origin | undefined
 
@@ -200,6 +201,19 @@ export class RunCheckpoints {
     return /^-?eval\//.test(metric ?? '') && bestAfter(step, row, metric, this.#best)?.step === step
   }
 
+  /** Warns once where keep_best names a metric that a step lacks: the config's checks do not know which reward functions there are. */
+  #tellUnmeasured(step: number, row: Metrics | undefined): void {
+    const { keep_best: best } = this.#parts.ckpt
+    const metric = best?.replace(/^-/, '')
+    if (metric === undefined || !row || this.#best || this.#toldUnmeasured || metric in row) return
+    // Not every step is evaluated.
+    if (metric.startsWith('eval/') && !Object.keys(row).some((key) => key.startsWith('eval/'))) return
+    this.#toldUnmeasured = true
+    this.#parts.warn(
+      `trainer.ckpt.keep_best is ${JSON.stringify(best)}, which step ${step} has not measured (its metrics are in metrics.jsonl). As long as no step that is saved has it, no checkpoint is kept as the best.`,
+    )
+  }
+
   /**
    * Saves a step and deletes checkpoints that no rule keeps.
    * @param row the step's metrics, for keep_best
@@ -211,6 +225,7 @@ export class RunCheckpoints {
     // Rows and rollouts must be on disk before the checkpoint is whole.
     await settle()
     this.#best = bestAfter(step, row, ckpt.keep_best, this.#best)
+    this.#tellUnmeasured(step, row)
     const sizes: MicroBatchTokens = { asked: trainer.options.microBatchTokens, used: trainer.fitting.size.microBatchTokens }
     await saveCheckpoint(folder.checkpointsPath, trainer, weights, {
       keep: this.#rules,

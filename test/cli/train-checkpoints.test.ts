@@ -4,6 +4,7 @@ import { join, resolve } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
 import { bestStep, dataChanges, originOf, RunCheckpoints } from '../../src/cli/train-checkpoints.ts'
 import { placeOf } from '../../src/cli/train-folder.ts'
+import type { Metrics } from '../../src/common/types.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { loadDecoder } from '../../src/model/decoder/load.ts'
 import { openModel } from '../../src/model/files/open.ts'
@@ -113,6 +114,42 @@ test('the best step is known although the run was killed between the row of its 
   const { ino } = statSync(folder.checkpointPath(2))
   await open().begin({ resume: { kind: 'latest' } })
   expect([...best(), statSync(folder.checkpointPath(2)).ino]).toEqual(['step_2', 2, ino])
+})
+
+test('a metric of keep_best that no step has is said once, at the first checkpoint; one that an evaluation will have is not', async () => {
+  const base = mkdtempSync(join(tmpdir(), 'dawn-rl-unmeasured-'))
+  const gpu = await Gpu.open({ checks: true })
+  onTestFinished(() => {
+    gpu.close()
+    rmSync(base, { recursive: true })
+  })
+  const decoder = await loadDecoder(gpu, await openModel(goldenPath('llama', 'model')), freshLora())
+  const trainer = new Trainer(decoder, await trainerOptions(base))
+  const warningsOf = async (keep_best: string, runName: string, row: Metrics): Promise<string[]> => {
+    const folder = openRunFolder({ outputDir: base, runName, configText: '' })
+    onTestFinished(() => folder.close())
+    const warnings: string[] = []
+    const checkpoints = new RunCheckpoints({
+      folder,
+      trainer,
+      weights: { lora: loraConfig, rawConfig: {} },
+      ckpt: { interval: 1, keep_last: 1, keep_best },
+      rewind: (step) => folder.rewind(step),
+      settle: () => folder.settle(),
+      print: () => {},
+      warn: (line) => warnings.push(line),
+    })
+    for (const step of [1, 2]) {
+      trainer.step = step
+      await checkpoints.save(step, row, {})
+    }
+    return warnings
+  }
+  expect(await warningsOf('-reward/mean', 'none', { reward: 1 })).toEqual([
+    'trainer.ckpt.keep_best is "-reward/mean", which step 1 has not measured (its metrics are in metrics.jsonl). As long as no step that is saved has it, no checkpoint is kept as the best.',
+  ])
+  expect(await warningsOf('eval/a/avg@1', 'later', { reward: 1 })).toEqual([])
+  expect(await warningsOf('reward/right', 'null', { 'reward/right': null })).toEqual([])
 })
 
 test('a fork of a run that goes on: its newest checkpoint was replaced by another while the model was loaded', async () => {
