@@ -8,7 +8,7 @@ import { Random } from '../../src/common/random.ts'
 import type { GenerationRequest, GenerationResult } from '../../src/common/types.ts'
 import type { HeldAdapter } from '../../src/inference/adapters.ts'
 import { fromDrawn } from '../../src/kernels/embedding/embedding.ts'
-import { PagePool } from '../../src/inference/pages.ts'
+import { PagePool, type Page, type Root } from '../../src/inference/pages.ts'
 import { Scheduler, type SchedulerOptions } from '../../src/inference/scheduler.ts'
 import type { StepRows } from '../../src/inference/step-rows.ts'
 import { Sequence } from '../../src/inference/sequence.ts'
@@ -28,6 +28,9 @@ class Simulation {
   readonly random: Random
   readonly size: number
   readonly cache: (Entry | undefined)[] = []
+  /** The text that each slot's recurrent state stands for. Models that have one search no prefixes. */
+  readonly states: string[] = []
+  readonly #options: SchedulerOptions
   readonly admitted = new Map<Sequence, number>()
   readonly results = new Map<Sequence, GenerationResult>()
   version = 0
@@ -40,7 +43,8 @@ class Simulation {
     this.random = random
     const cache = { pages: 14, pageSize: 4, prefixCaching: true, acrossVersions: false }
     const defaults = { maxSequences: 6, maxPrefillRows: 9, maxLength: 64, ...cache }
-    this.scheduler = new Scheduler({ ...defaults, ...options })
+    this.#options = { ...defaults, ...options }
+    this.scheduler = new Scheduler(this.#options)
     this.size = this.scheduler.pool.size
   }
 
@@ -74,6 +78,7 @@ class Simulation {
     const { scheduler } = this
     const before = new Set(scheduler.running)
     scheduler.admit(() => this.version)
+    expect(scheduler.running.size).toBeLessThanOrEqual(this.#options.maxSequences)
     for (const sequence of scheduler.running) if (!before.has(sequence)) this.admitted.set(sequence, this.version)
     const step = scheduler.next(sharing)
     if (!step) {
@@ -122,6 +127,20 @@ class Simulation {
     to.forEach((row, i) => (this.cache[row] = entries[i]))
   }
 
+  /** Copies states, and returns a function that computes a row's state and compares it with the text that the row should see. */
+  #copiedStates({ stateCopies, runs, ids }: StepRows): ((row: number, text: string) => void) | undefined {
+    if (this.#options.prefixCaching) return undefined
+    const froms = Array.from({ length: stateCopies.length / 2 }, (_, i) => this.states[stateCopies[2 * i]])
+    froms.forEach((text, i) => (this.states[stateCopies[2 * i + 1]] = text))
+    return (row, text) => {
+      const [slot, first, , goesOn] = runs.subarray(4 * row, 4 * row + 4)
+      expect(slot).toBeLessThan(this.#options.maxSequences)
+      const id = ids[row] >= fromDrawn ? this.drawn[ids[row] - fromDrawn] : ids[row]
+      this.states[slot] = `${row === first && !goesOn ? '' : this.states[slot]} ${id}`
+      expect(this.states[slot]).toBe(text)
+    }
+  }
+
   /** Rows that go through common keys together have these in the same pages, and see all of them. */
   #expectShared({ blocks, info, pages, rows, prefillRows }: StepRows): void {
     const shared = Array.from({ length: rows }, (_, row) => info[4 * row + 2])
@@ -148,6 +167,7 @@ class Simulation {
     this.#expectShared(step)
     const row = (table: number, j: number) => step.pages[table + Math.floor(j / this.size)] * this.size + (j % this.size)
     const written = new Set<number>()
+    const states = this.#copiedStates(step)
     for (let i = 0; i < step.rows; i++) {
       const [table, , , position] = step.info.subarray(4 * i, 4 * i + 4)
       const [slot, at] = step.slots.subarray(2 * i, 2 * i + 2)
@@ -158,6 +178,7 @@ class Simulation {
       const id = step.ids[i] >= fromDrawn ? this.drawn[step.ids[i] - fromDrawn] : step.ids[i]
       const last = position > 0 ? this.cache[row(table, position - 1)]! : { text: '', version: Infinity }
       this.cache[slot] = { text: `${last.text} ${id}`, version: Math.min(last.version, this.version) }
+      if (states) states(i, this.cache[slot].text)
     }
     for (const { sequence, row: at, target, position: scored } of step.sampled) {
       const [table, , , position] = step.info.subarray(4 * at, 4 * at + 4)
@@ -168,7 +189,7 @@ class Simulation {
       expect(position + 1).toBe(target === undefined ? sequence.promptIds.length + sequence.drawn : scored)
       expect(words).toEqual(known.map(String))
       for (let j = 0; j <= position; j++) expect(this.cache[row(table, j)]!.text).toBe(` ${words.slice(0, j + 1).join(' ')}`)
-      expect(entry.version).toBeGreaterThanOrEqual(this.admitted.get(sequence)!)
+      if (!this.#options.acrossVersions) expect(entry.version).toBeGreaterThanOrEqual(this.admitted.get(sequence)!)
     }
   }
 }
@@ -337,6 +358,8 @@ describe(`the scheduler, ${seedWords}`, () => {
       expect([cached(), cached('a')]).toEqual([acrossVersions ? 8 : 0, 8])
       simulation.scheduler.forget(undefined, 0)
       expect(cached()).toBe(8)
+      simulation.publish()
+      expect(cached()).toBe(acrossVersions ? 8 : 0)
     },
   )
 
@@ -360,6 +383,27 @@ describe(`the scheduler, ${seedWords}`, () => {
     const step = scheduler.next()!
     expect(step.prefillRows).toBe(5 + 2)
     expect(b.cachedTokens).toBe(4)
+  })
+
+  it('goes on with a page that others rely on where its request leaves in the middle of it, and with no other', () => {
+    const simulation = new Simulation(new Random(1), { pages: 40, maxPrefillRows: 2 })
+    const first = simulation.submit([1, 2, 3, 4, 5, 6, 7, 8, 9], 2)
+    simulation.step()
+    const other = simulation.submit([1, 2, 3, 4, 9, 9], 1)
+    simulation.scheduler.admit(() => 0)
+    simulation.admitted.set(other, 0)
+    simulation.abort(first)
+    while (!other.ended) simulation.step()
+    expect(other.cachedTokens).toBe(4)
+    // A long prompt that nobody waits for any more, and nobody relies on, is not computed while others run.
+    const running = simulation.submit([8], 9)
+    while (running.drawn === 0) simulation.step()
+    const left = simulation.submit(Array<number>(40).fill(7), 1)
+    simulation.step()
+    expect(simulation.flight!.prefillRows).toBe(2)
+    simulation.abort(left)
+    simulation.step()
+    expect(simulation.flight!.prefillRows).toBe(0)
   })
 
   it('admits what fills the whole pool, whatever is in the cache of it', () => {
@@ -535,4 +579,39 @@ it('pages of another version are free as soon as nobody holds them, and do not c
   expect(() => pool.release([current])).toThrow(`page ${current.index} of the KV cache is given back twice`)
   expect(pool.take(pool.root('new'))!.index).toBe(old.index)
   expect(pool.match(pool.root('new'), [7, 8], 1).pages).toEqual([current])
+})
+
+it('what was computed before the cache was emptied stays apart from what comes after it under the same name', () => {
+  const pool = new PagePool(4, 1)
+  const fill = (page: Page, token: number): Page => Object.assign(page, { tokens: [token], ready: 1 })
+  const before = pool.root('policy')
+  const held = fill(pool.take(before)!, 7)
+  pool.reset()
+  // Its holder goes on with a copy of it.
+  const copy = fill(pool.take(before)!, 7)
+  expect(pool.match(pool.root('policy'), [7, 8], 1).pages).toEqual([])
+  const after = fill(pool.take(pool.root('policy'))!, 9)
+  pool.release([after])
+  for (const page of [held, copy]) pool.release([page])
+  expect(pool.match(pool.root('policy'), [9, 8], 1).pages).toEqual([after])
+})
+
+it('what can no longer be found is the first to go, with all that follows it, and leaves no name behind', () => {
+  const pool = new PagePool(3, 1)
+  const fill = (parent: Page | Root, token: number): Page => Object.assign(pool.take(parent)!, { tokens: [token], ready: 1 })
+  const current = fill(pool.root('new'), 7)
+  pool.release([current])
+  const first = fill(pool.root('old'), 7)
+  pool.release([first, fill(first, 8)])
+  pool.keep((name) => name === 'new')
+  for (const token of [1, 2]) fill(pool.root('other'), token)
+  expect(pool.match(pool.root('new'), [7, 8], 1).pages).toEqual([current])
+  // The only page of a namespace makes room, and another one gets none.
+  fill(pool.root('other'), 3)
+  const none = pool.root('none')
+  expect(pool.take(none)).toBeUndefined()
+  pool.unused(none)
+  const names: string[] = []
+  pool.keep((name) => names.push(name) > 0)
+  expect(names).toEqual(['other'])
 })

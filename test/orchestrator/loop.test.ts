@@ -35,6 +35,9 @@ interface Setup {
   onEval?: (step: number) => void
   /** Steps whose evaluation is the best so far. */
   best?: number[]
+  /** Called before the row of a step is written. */
+  onFinish?: (step: number) => void
+  lost?: LoopParts['lost']
 }
 
 /** The loop over a real orchestrator and monitor; the trainer is a clock that publishes. */
@@ -58,6 +61,11 @@ async function setUp(setup: Setup = {}) {
     events.push(`eval ${how.step}`)
     setup.onEval?.(how.step)
     return await evaluate(source, how)
+  }
+  const finish = monitor.finishStep.bind(monitor)
+  monitor.finishStep = async (done) => {
+    setup.onFinish?.(done.step)
+    return await finish(done)
   }
   const batches: TrainingBatch[] = []
   const held = setup.evaluated ? [await numbersEnv()] : []
@@ -84,6 +92,7 @@ async function setUp(setup: Setup = {}) {
     },
     save: (step, row) => Promise.resolve(void events.push(`save ${step}`, `row ${step}: ${row?.reward}`)),
     isBest: (step) => !!setup.best?.includes(step),
+    lost: setup.lost,
     evaluated: { begin: setup.begin ?? (options.firstStep ? [] : held), steps: held },
   }
   const loop = () =>
@@ -177,8 +186,9 @@ test.each([
   ['only before and after', { evalSteps: 100 }, [0, 4]],
   ['a resumed run was evaluated where it stopped', { evalSteps: 2, firstStep: 2 }, [4]],
 ])('evaluation: %s', async (_, options, steps) => {
-  const { loop, events, rows } = await setUp({ evaluated: true, options })
+  const { loop, events, rows, generator } = await setUp({ evaluated: true, options: { ...options, evalTemperature: 0.5 } })
   const { after } = await loop()
+  for (const { prompt, temperature } of generator.requests) expect(temperature).toBe(prompt.includes('held') ? 0.5 : 1)
   expect(only(events, 'eval')).toEqual(steps.map((step) => `eval ${step}`))
   const evaluated = rows().filter((row) => 'eval/numbers/avg@1' in row)
   expect(evaluated.map((row) => row.step)).toEqual(steps)
@@ -344,6 +354,24 @@ test('a fault of the trainer reaches the caller, the step before it is saved', a
   const { loop, events } = await setUp({ onTrain: ({ step }) => { if (step === 3) throw new Error('3 steps in a row were not finite') } }) // prettier-ignore
   await expect(loop()).rejects.toThrow('3 steps in a row were not finite')
   expect(only(events, 'train', 'save')).toEqual(['train 1', 'train 2', 'train 3', 'save 2'])
+})
+
+test('after an error on a device that is lost nothing is saved, since nothing can be read from it', async () => {
+  const onTrain = ({ step }: TrainingBatch) => {
+    if (step === 3) throw new Error('the device is gone')
+  }
+  const { loop, events } = await setUp({ onTrain, lost: () => new Error('lost') })
+  await expect(loop()).rejects.toThrow('the device is gone')
+  expect(only(events, 'train', 'save')).toEqual(['train 1', 'train 2', 'train 3'])
+})
+
+test('a step whose row cannot be written is saved without one, not with that of the step before', async () => {
+  const onFinish = (step: number) => {
+    if (step === 2) throw new Error('the disk is gone')
+  }
+  const { loop, events } = await setUp({ onFinish })
+  await expect(loop()).rejects.toThrow('the disk is gone')
+  expect(only(events, 'save', 'row')).toEqual(['save 2', 'row 2: undefined'])
 })
 
 test('a fault behind the first of several updates: what is saved is the step that they belong to', async () => {

@@ -143,16 +143,18 @@ test('a step that was sampled ahead has no speed, rather than 0, while answers o
   expect((await orchestrator.batch(3, 2)).metrics['perf/generation_throughput']).toBeGreaterThan(0)
 })
 
-test('too old: dropped, counted, written', async () => {
-  const { orchestrator, generator } = await makeOrchestrator(counting, { maxOffPolicySteps: 2 })
+test('too old: dropped, counted, written; one that failed is not counted here too', async () => {
+  const script: Script = (...asked) => (asked[1] === 7 ? { text: 'x' } : counting(...asked))
+  const { orchestrator, generator } = await makeOrchestrator(script, { maxOffPolicySteps: 2 })
   generator.version = 4
   orchestrator.prepare(6)
   expect((await orchestrator.batch(6, 6)).dropped).toBe(0)
   orchestrator.prepare(7)
   const { batch, rollouts, dropped } = await orchestrator.batch(7, 7)
-  expect({ dropped, samples: batch.samples.length, tokens: batch.lossTokenCount }).toEqual({ dropped: 6, samples: 0, tokens: 0 })
+  expect({ dropped, samples: batch.samples.length, tokens: batch.lossTokenCount }).toEqual({ dropped: 5, samples: 0, tokens: 0 })
   expect(rollouts).toHaveLength(6)
-  expect(rollouts.every((r) => r.advantage === null && r.rollout.reward !== null)).toBe(true)
+  expect(rollouts.every((r) => r.advantage === null)).toBe(true)
+  expect(rollouts.filter((r) => r.rollout.reward === null)).toHaveLength(1)
 })
 
 test('one token of an old version makes a rollout old', async () => {
