@@ -149,11 +149,13 @@ const NEAR = 64
 /** Encodes text that follows other text. SentencePiece would start a separate text with a space, which an answer after a prompt does not have. */
 function encodeAfter(tokenizer: SftTokenizer, before: string, text: string): number[] {
   const encode = (part: string) => tokenizer.encode(part, { addSpecialTokens: false })
-  const near = before.slice(-NEAR)
-  if (near === '') return encode(text)
-  const [own, both] = [encode(near), encode(near + text)]
-  // If a token would span the border, the prompt keeps the tokens that it has in sampling.
-  return own.every((id, i) => both[i] === id) ? both.slice(own.length) : encode(text)
+  if (before === '') return encode(text)
+  // If a token would span the border, the prompt keeps the tokens that it has in sampling, and the text is encoded as after a line break.
+  for (const near of [before.slice(-NEAR), '\n']) {
+    const [own, both] = [encode(near), encode(near + text)]
+    if (own.every((id, i) => both[i] === id)) return both.slice(own.length)
+  }
+  return encode(text)
 }
 
 function encodeChat(

@@ -165,6 +165,10 @@ describe('what is learned', () => {
     const plain = pieces(null)
     const s = sampleOf(exampleOf({ prompt: 'you', completion: ' hi' }, 'row', false), plain, 'row')
     expect([...s.ids]).toEqual([...plain.encode('you hi', { addSpecialTokens: false }), 2])
+    // In the whole text a token spans the space between them: the prompt keeps its tokens, and the answer gets no second space.
+    const apart = sampleOf(exampleOf({ prompt: 'you ', completion: 'hi' }, 'row', false), plain, 'row')
+    expect([...apart.ids]).toEqual([...plain.encode('you '), ...['h', 'i'].map((sign) => tokens.indexOf(sign)), 2])
+    expect([...apart.lossMask]).toEqual([...plain.encode('you ').map(() => 0), 1, 1, 1])
   })
   test('without a chat template it is plain text', () => {
     const s = sampleOf(exampleOf({ prompt: 'a', completion: 'b' }, 'row', false), tokenizer, 'row')
@@ -172,6 +176,8 @@ describe('what is learned', () => {
     expect([...s.lossMask]).toEqual([0, 1, 1])
     const empty = () => sampleOf(exampleOf({ prompt: '', completion: '' }, 'row 3', false), tokenizer, 'row 3')
     expect(empty).toThrow(/row 3 has only one token, which nothing predicts/)
+    // Nothing predicts the first token of all.
+    expect([...sampleOf(exampleOf({ prompt: '', completion: 'b' }, 'row', false), tokenizer, 'row').lossMask]).toEqual([0, 1])
   })
   test.each([
     [
