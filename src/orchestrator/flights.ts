@@ -86,16 +86,17 @@ type LimitOptions = Pick<
 
 /**
  * The longest that a set of rollouts may take, in milliseconds. A safety net, since each rollout has time limits of its own.
+ * @param spares of all sets, as spare groups skip the queue
  * @param inFlight rollouts of all sets that have not ended
  */
-export function limitMs({ spares }: RolloutSet, inFlight: number, options: LimitOptions): number {
+export function limitMs({ spares }: Pick<RolloutSet, 'spares'>, inFlight: number, options: LimitOptions): number {
   const { generationTimeoutSeconds, rewardTimeoutSeconds, environments, maxConcurrent, maxSampling } = options
   // A group that plays together waits until it has all its places, and up to one less than these are free meanwhile.
   const group = environments.some(({ env }) => env.playsGroups)
     ? Math.max(options.rolloutsPerExample, options.evalRolloutsPerExample ?? 1)
     : 1
   const atOnce = Math.max(1, Math.min(maxSampling, maxConcurrent + 1 - group))
-  const rounds = 1 + spares + Math.ceil(inFlight / atOnce)
+  const rounds = 1 + spares * Math.ceil(options.rolloutsPerExample / atOnce) + Math.ceil(inFlight / atOnce)
   // Each turn is an answer and the environment's response (none after the last answer). Then the rollout is scored, and possibly its group.
   const turns = Math.max(...environments.map(({ env }) => (env.maxTurns === -1 ? ENDLESS : (env.maxTurns ?? 1))))
   const scorings = environments.some(({ env }) => env.rubric.groupNames?.length > 0) ? 2 : 1

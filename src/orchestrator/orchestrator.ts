@@ -227,7 +227,8 @@ export class Orchestrator {
   async #finish(name: string, set: RolloutSet): Promise<Rollout[]> {
     const { progress } = this.#options
     const inFlight = [...this.#sets].reduce((sum, { pending }) => sum + pending.size, 0)
-    const limit = limitMs(set, inFlight, this.#options)
+    const spares = [...this.#sets].reduce((sum, one) => sum + one.spares, 0)
+    const limit = limitMs({ spares }, inFlight, this.#options)
     const wait = progress.wait(name, { limitMs: limit, hint: 'raise trainer.args.generation_timeout' })
     wait.say(() => `${name}: ${left(set.pending, set.total)}`)
     try {

@@ -2,10 +2,11 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { expect, test } from 'vitest'
 import { Rubric, SingleTurnEnv } from '../../src/environments/index.ts'
+import { Progress } from '../../src/monitor/progress.ts'
 import { gateOf, left, limitMs, type Flight, type RolloutSet } from '../../src/orchestrator/flights.ts'
 import { Meter, Slots } from '../../src/orchestrator/slots.ts'
 import type { RunEnvironment } from '../../src/orchestrator/tasks.ts'
-import { numbersEnv } from './helpers.ts'
+import { makeOrchestrator, numbersEnv } from './helpers.ts'
 
 test('the limit of a set has room for every turn and both scorings of the environment that takes longest', async () => {
   const single = await numbersEnv()
@@ -47,6 +48,28 @@ test('the limit of a set counts places that a group which plays together has to 
   expect(limit(single)).toBeLessThan(20 * 11_000)
   // 30 groups of 4, one at a time, as there is no room for a second one.
   expect(limit(single, together)).toBeGreaterThanOrEqual(30 * 11_000)
+})
+
+test('the limit of a set has room for every rollout of its spare groups, and of those of other sets, which go first', async () => {
+  const environments = [await numbersEnv()]
+  const times = { generationTimeoutSeconds: 10, rewardTimeoutSeconds: 1 }
+  const options = { ...times, environments, maxConcurrent: 64, maxSampling: 2, rolloutsPerExample: 8 }
+  // Two at a time: 32 rollouts, then one spare group of 8 after another.
+  expect(limitMs({ spares: 3 }, 32, options)).toBeGreaterThanOrEqual((16 + 3 * 4) * 11_000)
+  const progress = new Progress()
+  const limits: number[] = []
+  const wait = progress.wait.bind(progress)
+  progress.wait = (name, how) => (limits.push(how.limitMs), wait(name, how))
+  const { orchestrator } = await makeOrchestrator(() => ({ text: '1' }), {
+    ...options,
+    groupsPerStep: 4,
+    spareGroups: 3,
+    progress,
+  })
+  orchestrator.prepare(1)
+  await orchestrator.evaluate(environments[0], { step: 0, examples: 2, rolloutsPerExample: 1, temperature: 1 })
+  expect(limits[0]).toBeGreaterThanOrEqual((17 + 3 * 4) * 11_000)
+  await orchestrator.close()
 })
 
 test('who comes again, and a group in the place of another, go before those that wait', async () => {
