@@ -89,3 +89,18 @@ test('a section that was sent while no engine had anything to run counts only fr
   await turn()
   expect(given).toBe(true)
 })
+
+test('what training got while no engine had anything to run is not held against it later', async () => {
+  const share = new DeviceShare()
+  share.trained(0, 100_000)
+  share.work(100_000)
+  let given = false
+  void share.turn().then(() => (given = true))
+  share.stepped(17)
+  await turn()
+  expect(given).toBe(true)
+  // Of a millisecond that it is owed, nothing is left to wait for: the next one goes at once.
+  expect(await may(share)).toBe(true)
+  share.trained(100_000, 100_017)
+  expect(await may(share)).toBe(false)
+})
