@@ -5,6 +5,7 @@
 import { createReadStream } from 'node:fs'
 import { readFile, stat } from 'node:fs/promises'
 import { extname } from 'node:path'
+import type { SchemaElement, SchemaTree } from 'hyparquet'
 import { messageOf, UserError } from '../common/errors.ts'
 import { textOfBytes } from '../common/texts.ts'
 import { shellWord } from '../monitor/format.ts'
@@ -127,19 +128,59 @@ async function readParquet(path: string): Promise<TableRow[]> {
   try {
     const file = await asyncBufferFromFile(path)
     const metadata = await parquetMetadataAsync(file)
-    const scales = new Map<string, number>()
-    for (const { element } of parquetSchema(metadata).children) {
-      // Read as bytes or whole numbers: the library multiplies with 0.1, which makes 0.7 0.7000000000000001.
-      if (element.converted_type !== 'DECIMAL' || element.type === 'BYTE_ARRAY') continue
-      scales.set(element.name, element.scale ?? 0)
-      element.converted_type = element.logical_type = undefined
-    }
-    objects = await parquetReadObjects({ file, metadata, compressors })
-    for (const row of objects) for (const [name, scale] of scales) row[name] = decimal(row[name], scale)
+    const schema = parquetSchema(metadata)
+    const scales = rawDecimals(schema)
+    // Bytes that are text are marked as such now.
+    objects = await parquetReadObjects({ file, metadata, compressors, utf8: false })
+    if (scales.size > 0) objects = objects.map((row) => withDecimals(row, schema, scales) as Record<string, unknown>)
   } catch (error) {
     throw new UserError(`${path}: cannot be read as a parquet file (${messageOf(error)}). Is it truncated?`)
   }
-  return objects.map((columns, i) => ({ where: `${path} row ${i}`, columns: plain(columns) as Record<string, unknown> }))
+  return objects.map((columns, i) => {
+    const where = `${path} row ${i}`
+    return { where, columns: plain(columns, where) as Record<string, unknown> }
+  })
+}
+
+/**
+ * Lets the library read decimals as whole numbers or bytes: it multiplies with 0.1, which makes 0.7 0.7000000000000001. Keys of maps stay, as they
+ * are names. @returns the scale of each decimal
+ */
+function rawDecimals(schema: SchemaTree): Map<SchemaElement, number> {
+  const scales = new Map<SchemaElement, number>()
+  const visit = ({ element, children }: SchemaTree, isKey = false): void => {
+    const { logical_type: logical, converted_type: converted, type } = element
+    if (logical?.type === 'VARIANT') return
+    const isMap = converted === 'MAP'
+    for (const child of children)
+      for (const [i, one] of (isMap ? child.children : [child]).entries()) visit(one, isMap && i === 0)
+    if (children.length > 0) return
+    if (!isKey && (converted === 'DECIMAL' || logical?.type === 'DECIMAL')) {
+      scales.set(element, element.scale ?? (logical?.type === 'DECIMAL' ? logical.scale : 0))
+      element.converted_type = element.logical_type = undefined
+    } else if (type === 'BYTE_ARRAY' && (converted === undefined || converted === 'ENUM')) element.converted_type = 'UTF8'
+  }
+  visit(schema)
+  return scales
+}
+
+/** A value with its decimals (`rawDecimals`) as numbers or text. The library makes lists and maps of the groups that say so, and objects of others. */
+function withDecimals(value: unknown, { element, children }: SchemaTree, scales: ReadonlyMap<SchemaElement, number>): unknown {
+  const scale = scales.get(element)
+  if (Array.isArray(value)) {
+    // The element of a list is one or two groups below it.
+    const [child] = element.converted_type === 'LIST' ? children : []
+    const item = child?.children.length === 1 ? child.children[0] : (child ?? { element, children })
+    return value.map((one) => withDecimals(one, item, scales))
+  }
+  if (scale !== undefined) return decimal(value, scale)
+  if (children.length === 0 || value === null || typeof value !== 'object') return value
+  const valueOfMap = element.converted_type === 'MAP' && children.length === 1 ? children[0].children[1] : undefined
+  const entries = Object.entries(value).map(([key, one]) => {
+    const child = valueOfMap ?? children.find((each) => each.element.name === key)
+    return [key, child ? withDecimals(one, child, scales) : one]
+  })
+  return Object.fromEntries(entries)
 }
 
 /** The value of a decimal: a number, or text if it has more digits than a number holds. `stored`: the digits as a whole number, or its bytes. */
@@ -154,13 +195,21 @@ function decimal(stored: unknown, scale: number): unknown {
   return isExact ? Number(text) : text
 }
 
-/** Turns int64 into a number (or text beyond 2^53, where numbers are inexact) and dates into ISO text, also inside lists and structs. */
-function plain(value: unknown): unknown {
+/**
+ * Turns int64 into a number (or text beyond 2^53, where numbers are inexact) and dates into ISO text, also inside lists and structs. A list or struct
+ * that is null is null (the library has undefined there).
+ */
+function plain(value: unknown, where: string): unknown {
+  if (value === undefined || value === null) return null
   if (typeof value === 'bigint') return Number.isSafeInteger(Number(value)) ? Number(value) : String(value)
-  if (value instanceof Date) return value.toISOString()
-  if (Array.isArray(value)) return value.map(plain)
-  if (value === null || typeof value !== 'object' || ArrayBuffer.isView(value)) return value
-  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, plain(item)]))
+  if (value instanceof Date) {
+    if (Number.isNaN(value.getTime()))
+      throw new UserError(`${where} is a date beyond the year 275760. Mend it, or leave that column out of the file.`)
+    return value.toISOString()
+  }
+  if (Array.isArray(value)) return value.map((item) => plain(item, where))
+  if (typeof value !== 'object' || ArrayBuffer.isView(value)) return value
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, plain(item, `${where}: ${key}`)]))
 }
 
 function textOf(bytes: Uint8Array, where: string): string {

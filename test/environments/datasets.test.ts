@@ -217,6 +217,19 @@ describe('files', () => {
       ['-5.7', -5, -0.1],
       ['', null, null],
     ])
+    // Inside lists, structs and maps; stored as bytes of any length; beside bytes that are text.
+    const nested = await loadRows(fileURLToPath(new URL('fixtures/nested.parquet', import.meta.url)))
+    expect(nested.map(({ answer, info }) => [answer, info])).toEqual([
+      ['0.7', { text: 'é', nested: { list: [0.7, null], map: { key_value: -5.7 } }, far: null }],
+      ['-12.8', { text: null, nested: { list: null, map: null }, far: null }],
+      ['300.1', { text: 'b', nested: null, far: null }],
+    ])
+  })
+  test('parquet: a date that Date cannot hold is an error with its place', async () => {
+    const path = fileURLToPath(new URL('fixtures/far-date.parquet', import.meta.url))
+    await expect(loadRows(path)).rejects.toThrow(
+      `${path} row 1: far is a date beyond the year 275760. Mend it, or leave that column out of the file.`,
+    )
   })
   test('parquet: structs, int64 as numbers (as text beyond 2^53), dates, four compressions', async () => {
     const rows = await loadRows(parquet)
