@@ -87,12 +87,12 @@ describe('requests', () => {
 })
 
 describe('a streamed answer', () => {
-  const took = async (id: number, logprob: number): Promise<number[]> => {
+  const took = async (id: number, logprob: number, finish_reason = 'length'): Promise<number[]> => {
     const answer = Promise.withResolvers<GenerationResult>()
     const rules = { eosTokenIds: new Set<number>(), decode: () => '' }
     const sequence = new Sequence({ promptIds: [1], sampling: sampling() }, rules, { ...answer, abort: () => {} })
     const chunk = {
-      choices: [{ token_ids: [3, id], logprobs: { token_logprobs: [-1, logprob] }, finish_reason: 'length' }],
+      choices: [{ token_ids: [3, id], logprobs: { token_logprobs: [-1, logprob] }, finish_reason }],
     }
     const chunks = async function* () {
       yield chunk
@@ -105,6 +105,11 @@ describe('a streamed answer', () => {
     for (const id of [260, -1, 1.5])
       await expect(took(id, -1)).rejects.toThrow(`vLLM sent token ${id}, but the model only has tokens 0 to 259`)
     for (const logprob of [0.5, NaN]) await expect(took(3, logprob)).rejects.toThrow(`token 3 the log-probability ${logprob}`)
+  })
+  it('that an error inside of vLLM ended is no answer', async () => {
+    expect(await took(5, -1, 'stop')).toEqual([3, 5])
+    await expect(took(5, -1, 'error')).rejects.toThrow('vLLM ended the request with the reason "error"')
+    await expect(took(5, -1, 'abort')).rejects.toThrow('vLLM aborted the request')
   })
 })
 

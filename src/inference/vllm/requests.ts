@@ -124,6 +124,8 @@ export async function takeStream(
 /** The ending that the server reports, used when our own rules saw none: an end token that the model's files do not name. */
 function endingOf(reason: string, stop: string | number | null | undefined, sequence: Sequence): Ending {
   if (reason === 'abort') throw new Error('vLLM aborted the request')
+  // Such as 'error', a failure inside of vLLM that may pass: the tokens so far are no answer. /inference/v1/generate passes it on as it is.
+  if (reason !== 'stop' && reason !== 'length') throw new Error(`vLLM ended the request with the reason "${reason}"`)
   if (reason === 'length') return { finishReason: 'length', stopCondition: 'max_tokens', text: sequence.text() }
   if (typeof stop === 'string') return { finishReason: 'stop', stopCondition: `stop: ${stop}`, text: sequence.text() }
   return { finishReason: 'stop', stopCondition: 'eos', text: sequence.text(-1) }
