@@ -63,7 +63,8 @@ export class VllmApi {
     this.url = url.replace(/\/(v1\/?)?$/, '')
     // Callers decide about retries: a push may be repeated, and a rollout survives the restart of a server.
     const common = { maxRetries: 0, timeout: QUICK_MS, logLevel: 'off', fetch: patientFetch } as const
-    this.#client = new OpenAI({ baseURL: this.url, apiKey: apiKey ?? 'none', ...common })
+    // The client refuses an empty key; vLLM takes an empty VLLM_API_KEY as none.
+    this.#client = new OpenAI({ baseURL: this.url, apiKey: apiKey || 'none', ...common })
   }
 
   /** Whether the server answers and its engine is alive. */

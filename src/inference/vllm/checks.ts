@@ -1,5 +1,5 @@
 /** Checks, by sending requests, that a server can do what a run needs. Each refusal says how to start the server. */
-import { UserError } from '../../common/errors.ts'
+import { sentenceOf, UserError } from '../../common/errors.ts'
 import { NEUTRAL } from '../../common/sampling.ts'
 import { loraRankFlag } from '../../common/vllm-ranks.ts'
 import { VllmError, type ModelCard, type VllmApi } from './api.ts'
@@ -31,16 +31,32 @@ export interface Found {
 export async function checkServer(api: VllmApi, needs: Needs, tokens: readonly number[]): Promise<Found> {
   const version = await api.version().catch((error: unknown) => {
     if (error instanceof VllmError && error.passing) throw error
+    refuseKey(error, api)
     throw new UserError(
-      `${api.url} has no /version, so it is not vLLM, or its version is too old: ${(error as Error).message}. Start vLLM 0.32 or newer.`,
+      `${api.url} has no /version, so it is not vLLM, or its version is too old: ${sentenceOf((error as Error).message)} Start vLLM 0.32 or newer.`,
     )
   })
-  const base = baseModel(await api.models(), needs, api.url)
+  // vLLM asks for the key below /v1 only, dawn-rl's server everywhere.
+  const cards = await api.models().catch((error: unknown) => {
+    refuseKey(error, api)
+    throw error
+  })
+  const base = baseModel(cards, needs, api.url)
   // A push that was interrupted, because its run ended or its connection broke, left the server paused. Until it resumes, nothing is answered.
   if (needs.kind === 'full') await checkResume(api)
   await checkLogprobs(api, base.id, needs.logprobsMode, tokens)
   if (needs.kind === 'full') await checkFullWeights(api, base.id, tokens)
   return { server: `${base.owned_by === 'dawn-rl' ? 'dawn-rl' : 'vLLM'} ${version}`, base: base.id }
+}
+
+/** @throws UserError if the server wants another API key than the run sends */
+function refuseKey(error: unknown, { url }: VllmApi): void {
+  if (!(error instanceof VllmError && error.status === 401)) return
+  throw new UserError(
+    process.env.VLLM_API_KEY
+      ? `${url} does not take the API key in VLLM_API_KEY. Set this environment variable to the key that the server was started with.`
+      : `${url} needs an API key. Set the environment variable VLLM_API_KEY to the key that the server was started with.`,
+  )
 }
 
 /** The base model to use: the one with our name, else the only one. */

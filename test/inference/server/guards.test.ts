@@ -7,6 +7,8 @@ import OpenAI from 'openai'
 import { afterAll, afterEach, describe, expect, test, vi } from 'vitest'
 import { chatBody, responsesBody } from '../../../src/inference/server/schemas/chat.ts'
 import { completionsBody, detokenizeBody } from '../../../src/inference/server/schemas/completions.ts'
+import { VllmApi } from '../../../src/inference/vllm/api.ts'
+import { checkServer } from '../../../src/inference/vllm/checks.ts'
 import { canLink, isWindows } from '../../windows.ts'
 import { ask, expectError, rawBytes, rawGet, Tiny, tinyPath } from './helpers.ts'
 
@@ -304,6 +306,27 @@ describe('who may ask', () => {
     expect((await ask(`${keyed.url}/health`)).status).toBe(200)
     expect(JSON.stringify(tiny.lines)).not.toContain('first-key')
     await keyed.close()
+  })
+
+  test('a run that samples from it is told that the key is missing, or another', async () => {
+    const { url: keyed, close } = await tiny.serve({ apiKeys: ['the-key'] })
+    const needs = { model: 'tiny', kind: 'lora', maxLength: 512, maxAsyncLevel: 1, logprobsMode: 'raw_logprobs' } as const
+    const check = async () => await checkServer(new VllmApi(keyed), needs, [1, 2])
+    for (const [key, words] of [
+      [
+        undefined,
+        `${keyed} needs an API key. Set the environment variable VLLM_API_KEY to the key that the server was started with.`,
+      ],
+      ['', `${keyed} needs an API key.`],
+      ['other', `${keyed} does not take the API key in VLLM_API_KEY.`],
+    ] as const) {
+      vi.stubEnv('VLLM_API_KEY', key)
+      await expect(check()).rejects.toThrow(words)
+    }
+    vi.stubEnv('VLLM_API_KEY', 'the-key')
+    expect(await check()).toMatchObject({ base: 'tiny' })
+    vi.unstubAllEnvs()
+    await close()
   })
 
   test.each(['', ' key', 'key ', 'key\n', 'schlüssel'])('a key that no request could carry is refused: %j', async (key) => {
