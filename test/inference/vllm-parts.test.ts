@@ -1,9 +1,13 @@
 /** Parts of the vLLM client that need no server. */
+import { once } from 'node:events'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { describe, expect, it } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
 import type { GenerationResult } from '../../src/common/types.ts'
 import { loraRankFlag } from '../../src/common/vllm-ranks.ts'
 import { serverFlags, vllmFlags } from '../../src/inference/vllm/flags.ts'
+import { VllmHost } from '../../src/inference/vllm/host.ts'
 import { distance, probePositions, staleBecause } from '../../src/inference/vllm/probe.ts'
 import { checkServed, COMPLETIONS, GENERATE, requestBody, takeStream, tellsLogprob } from '../../src/inference/vllm/requests.ts'
 import { VllmError } from '../../src/inference/vllm/api.ts'
@@ -110,6 +114,23 @@ describe('a streamed answer', () => {
     expect(await took(5, -1, 'stop')).toEqual([3, 5])
     await expect(took(5, -1, 'error')).rejects.toThrow('vLLM ended the request with the reason "error"')
     await expect(took(5, -1, 'abort')).rejects.toThrow('vLLM aborted the request')
+  })
+})
+
+describe('a server at base_url that does not answer', () => {
+  const start = async (url: string) => {
+    await new VllmHost({ where: { url }, startupMs: 1, maxRestarts: 0, log: () => {} }).start()
+  }
+  it('is told with what was wrong, if it is not just that nobody listens there', async () => {
+    const nobody = 'http://127.0.0.1:9'
+    await expect(start(nobody)).rejects.toThrow(`No vLLM server answers at ${nobody}/health. Start one there`)
+    const impossible = 'http://me:secret@127.0.0.1:9'
+    await expect(start(impossible)).rejects.toThrow(/\/health \(.*includes credentials.*\)\. Start one there/)
+    const refusing = createServer((_, answer) => answer.writeHead(403).end('{"message": "not from here"}')).listen(0, '127.0.0.1')
+    await once(refusing, 'listening')
+    const url = `http://127.0.0.1:${(refusing.address() as AddressInfo).port}`
+    await expect(start(url)).rejects.toThrow(/\/health \(.* answered 403: .*\)\. Start one there/)
+    refusing.close()
   })
 })
 

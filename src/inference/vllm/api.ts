@@ -57,6 +57,8 @@ export class VllmApi {
   readonly #client: OpenAI
   /** Whether sequences are scored through `prompt_logprobs`. */
   #scoresPrompts = false
+  /** Why the last `healthy` was false. */
+  unwell = ''
 
   /** @param apiKey for a server that requires one; default: VLLM_API_KEY of the environment */
   constructor(url: string, apiKey = process.env.VLLM_API_KEY) {
@@ -72,7 +74,8 @@ export class VllmApi {
     try {
       await this.#get('/health', 5000)
       return true
-    } catch {
+    } catch (error) {
+      this.unwell = messageOf(error)
       return false
     }
   }

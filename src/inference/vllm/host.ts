@@ -55,8 +55,11 @@ export class VllmHost {
     if (this.#closed) throw new Error('the run ends')
     if ('url' in where) {
       if (await this.#answers(Math.min(startupMs, 30_000))) return
+      // A proxy may refuse, a name be unknown, or the request impossible (an address with a password).
+      const { unwell } = this.#api
+      const why = unwell.includes('ECONNREFUSED') ? '' : ` (${unwell})`
       throw new UserError(
-        `No vLLM server answers at ${where.url}/health. Start one there, or remove base_url under [inference] and let the run start one.`,
+        `No vLLM server answers at ${where.url}/health${why}. Start one there, or remove base_url under [inference] and let the run start one.`,
       )
     }
     const server = await VllmServer.launch(where.launch)

@@ -309,16 +309,16 @@ describe('who may ask', () => {
   })
 
   test('a run that samples from it is told that the key is missing, or another', async () => {
-    const { url: keyed, close } = await tiny.serve({ apiKeys: ['the-key'] })
+    const keyed = await tiny.serve({ apiKeys: ['the-key'] })
     const needs = { model: 'tiny', kind: 'lora', maxLength: 512, maxAsyncLevel: 1, logprobsMode: 'raw_logprobs' } as const
-    const check = async () => await checkServer(new VllmApi(keyed), needs, [1, 2])
+    const check = async () => await checkServer(new VllmApi(keyed.url), needs, [1, 2])
     for (const [key, words] of [
       [
         undefined,
-        `${keyed} needs an API key. Set the environment variable VLLM_API_KEY to the key that the server was started with.`,
+        `${keyed.url} needs an API key. Set the environment variable VLLM_API_KEY to the key that the server was started with.`,
       ],
-      ['', `${keyed} needs an API key.`],
-      ['other', `${keyed} does not take the API key in VLLM_API_KEY.`],
+      ['', `${keyed.url} needs an API key.`],
+      ['other', `${keyed.url} does not take the API key in VLLM_API_KEY.`],
     ] as const) {
       vi.stubEnv('VLLM_API_KEY', key)
       await expect(check()).rejects.toThrow(words)
@@ -326,7 +326,7 @@ describe('who may ask', () => {
     vi.stubEnv('VLLM_API_KEY', 'the-key')
     expect(await check()).toMatchObject({ base: 'tiny' })
     vi.unstubAllEnvs()
-    await close()
+    await keyed.close()
   })
 
   test.each(['', ' key', 'key ', 'key\n', 'schlüssel'])('a key that no request could carry is refused: %j', async (key) => {
