@@ -47,32 +47,37 @@ describe('the golden adapters', () => {
     const modules = ['down_proj', 'gate_proj', 'k_proj', 'o_proj', 'q_proj', 'up_proj', 'v_proj']
     expect(written.target_modules.toSorted()).toEqual(modules)
   })
-  test('its layers are named by their paths where their modules have others: PEFT would adapt those too', async () => {
-    const model = configOf('qwen3')
-    for (const kept of [/layers\.1\./, /q_proj$|layers\.0\./, /q_proj$/, /./]) {
-      const adapter = await readAdapter(join(golden, 'qwen3/adapter'))
-      for (const path of adapter.tensors.keys()) if (!kept.test(path)) adapter.tensors.delete(path)
-      adapter.config.targetModules = []
-      const config = adapterConfig(
-        parseRun('[model]\nname = "x"\n[env]\nid = "reverse-text"').config.trainer.args,
-        model,
-        adapter,
-        null,
-      )!
-      const out = join(newFolder(), 'some')
-      await writeAdapter(out, { config, tensors: adapter.tensors })
-      const { target_modules: written } = JSON.parse(readFileSync(join(out, 'adapter_config.json'), 'utf8')) as {
-        target_modules: string[]
+  // No list: target_modules is a regular expression. All: exclude_modules, which is not written, takes some out again.
+  const targets = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj']
+  test.each([[[]], [targets]])(
+    'its layers, and no others, are those that PEFT chooses (target_modules %j)',
+    async (targetModules) => {
+      const model = configOf('qwen3')
+      for (const kept of [/layers\.1\./, /q_proj$|layers\.0\./, /q_proj$/, /./]) {
+        const adapter = await readAdapter(join(golden, 'qwen3/adapter'))
+        for (const path of adapter.tensors.keys()) if (!kept.test(path)) adapter.tensors.delete(path)
+        adapter.config.targetModules = targetModules
+        const config = adapterConfig(
+          parseRun('[model]\nname = "x"\n[env]\nid = "reverse-text"').config.trainer.args,
+          model,
+          adapter,
+          null,
+        )!
+        const out = join(newFolder(), 'some')
+        await writeAdapter(out, { config, tensors: adapter.tensors })
+        const { target_modules: written } = JSON.parse(readFileSync(join(out, 'adapter_config.json'), 'utf8')) as {
+          target_modules: string[]
+        }
+        // As PEFT chooses.
+        const chosen = [...linearShapes(model).keys()].filter((path) =>
+          written.some((name) => path === name || path.endsWith(`.${name}`)),
+        )
+        expect(chosen.toSorted()).toEqual([...adapter.tensors.keys()].toSorted())
+        const named = modulesOf(adapter.tensors.keys())
+        expect(readFileSync(join(out, 'README.md'), 'utf8')).toContain(`; ${named.join(', ')})`)
       }
-      // As PEFT chooses.
-      const chosen = [...linearShapes(model).keys()].filter((path) =>
-        written.some((name) => path === name || path.endsWith(`.${name}`)),
-      )
-      expect(chosen.toSorted()).toEqual([...adapter.tensors.keys()].toSorted())
-      const named = modulesOf(adapter.tensors.keys())
-      expect(readFileSync(join(out, 'README.md'), 'utf8')).toContain(`; ${named.join(', ')})`)
-    }
-  })
+    },
+  )
   test.each(['llama', 'qwen2', 'qwen3'])('%s belongs to its own model', async (family) => {
     checkAdapter(await readAdapter(join(golden, family, 'adapter')), configOf(family), family)
   })

@@ -159,13 +159,14 @@ export const modulesOf = (paths: Iterable<string>): string[] => [
 ]
 
 /**
- * The config with which PEFT finds the linear layers that an adapter changes. If it leaves some layers of a module out (by `layers_to_transform`,
- * `exclude_modules` or a regular expression), they are named by their paths: the module's name would give all of them an adapter.
+ * The config with which PEFT finds the linear layers that an adapter changes, and no others. If it leaves some layers of a module out (by
+ * `layers_to_transform`, `exclude_modules` or a regular expression), they are named by their paths: the module's name would give all of them an
+ * adapter. So would a name in target_modules that `exclude_modules` takes out again, since that key is not written.
  */
 export function configOfLayers({ config, tensors }: Adapter, model: ModelConfig): LoraConfig {
   const modules = modulesOf(tensors.keys())
   const ofModules = [...linearShapes(model).keys()].filter((path) => modulesOf([path]).some((module) => modules.includes(module)))
-  return ofModules.length === tensors.size ? config : { ...config, targetModules: [...tensors.keys()] }
+  return { ...config, targetModules: ofModules.length === tensors.size ? modules : [...tensors.keys()] }
 }
 
 /** The largest rank of an adapter's modules. */
