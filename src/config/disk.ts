@@ -24,6 +24,7 @@ const TOKENIZER_FILES = [
   'tokenizer_config.json',
   'vocab.json',
   'merges.txt',
+  'tokenizer.model',
   'special_tokens_map.json',
   'chat_template.jinja',
 ]

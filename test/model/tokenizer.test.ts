@@ -120,6 +120,13 @@ describe('a byte-level tokenizer of a folder', () => {
       'The chat_template of the request cannot be read: Unknown statement type: raw.',
     )
   })
+  test("is saved with SentencePiece's file, which llama.cpp's converter asks for", async () => {
+    const dir = byteTokenizer({})
+    writeFileSync(join(dir, 'tokenizer.model'), Uint8Array.of(10, 255, 0))
+    const out = newFolder()
+    await (await loadTokenizer(dir, [])).saveTo(out)
+    expect([...readFileSync(join(out, 'tokenizer.model'))]).toEqual([10, 255, 0])
+  })
   test("is told of tools by the template's list entry tool_use, and its list is saved as it is", async () => {
     const named = ['default', 'tool_use'].map((name) => ({ name, template: `${name} {{ tools | tojson }}` }))
     const dir = byteTokenizer({ chat_template: named })

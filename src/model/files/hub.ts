@@ -28,6 +28,7 @@ const SMALL_FILES = [
   'additional_chat_templates/tool_use.jinja',
   'vocab.json',
   'merges.txt',
+  'tokenizer.model',
 ]
 
 /** The folder of a hub model (`owner/name`), fetched when it is not in the cache. Throws UserError naming what to do. */

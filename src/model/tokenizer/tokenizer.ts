@@ -91,6 +91,8 @@ const COPIED = [
   ADDED_TOKENS,
   'vocab.json',
   'merges.txt',
+  // What llama.cpp's converter reads of a Phi-3 or a Gemma 3; nothing here does.
+  'tokenizer.model',
 ]
 
 /** Reads the tokenizer of a Hugging Face folder. Throws UserError where there is none, or none that can be read. */
