@@ -12,6 +12,10 @@ export interface TinyHub {
   failAfter: number
   /** Whether files are sent by another host, as those of the hub are by its CDN. */
   cdn: boolean
+  /** Whether byte ranges are answered, as by the hub. Some mirrors send the whole file. */
+  ranges: boolean
+  /** The status of the answer for a file, where it is not sent. */
+  status: (path: string) => number | undefined
   /** What is sent for a file: its own bytes, unless a test says otherwise. */
   send: (path: string, data: Buffer) => Buffer
   /** The second half of a large file is sent when this resolves. */
@@ -68,7 +72,9 @@ export function openHub(kind: 'models' | 'datasets', sha: string, files: Readonl
       .replace(`${kind === 'datasets' ? '/datasets' : ''}/owner/tiny/resolve/${sha}/`, '')
     const data = files.get(path)
     if (!data) return void response.writeHead(404, { 'X-Error-Code': 'RepoNotFound' }).end('{}')
-    const [, from, to] = /bytes=(\d+)-(\d*)/.exec(request.headers.range ?? '') ?? []
+    const status = hub.status(path)
+    if (status !== undefined) return void response.writeHead(status).end()
+    const [, from, to] = (hub.ranges && /bytes=(\d+)-(\d*)/.exec(request.headers.range ?? '')) || []
     response.setHeader('etag', `"${oid(pathname)}"`)
     if (from === undefined) {
       const sent = hub.send(path, data)
@@ -76,6 +82,7 @@ export function openHub(kind: 'models' | 'datasets', sha: string, files: Readonl
       const rest = isLarge(path) ? hub.rest : Promise.resolve()
       return void rest.then(() => response.end(sent.subarray(sent.length / 2)))
     }
+    if (Number(from) >= data.length) return void response.writeHead(416, { 'content-range': `bytes */${data.length}` }).end()
     const last = to ? Math.min(Number(to), data.length - 1) : data.length - 1
     response
       .writeHead(206, { 'content-range': `bytes ${from}-${last}/${data.length}` })
@@ -86,6 +93,8 @@ export function openHub(kind: 'models' | 'datasets', sha: string, files: Readonl
     asked: [],
     failAfter: Infinity,
     cdn: false,
+    ranges: true,
+    status: () => undefined,
     send: (_, data) => data,
     rest: Promise.resolve(),
     use(cache) {
@@ -108,6 +117,8 @@ export function openHub(kind: 'models' | 'datasets', sha: string, files: Readonl
     hub.asked.length = 0
     hub.failAfter = Infinity
     hub.cdn = false
+    hub.ranges = true
+    hub.status = () => undefined
     hub.send = (_, data) => data
     hub.rest = Promise.resolve()
   })

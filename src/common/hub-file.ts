@@ -12,6 +12,7 @@ import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { ReadableStream } from 'node:stream/web'
 import { makeFolder } from './folders.ts'
+import type { HubBytes } from './hub.ts'
 import { isAlive } from './processes.ts'
 import { moveTo } from './renames.ts'
 
@@ -40,7 +41,7 @@ export async function fetchHubFile(
   repoFolder: string,
   sha: string,
   entry: HubEntry,
-  open: () => Promise<Blob | null>,
+  open: () => Promise<HubBytes | null>,
   onBytes: (bytes: number) => void = () => {},
 ): Promise<string> {
   const snapshot = join(repoFolder, 'snapshots', sha)
@@ -79,7 +80,7 @@ export async function fetchHubFile(
 /** Downloads the file to `part`. Throws if it is not the one in the hub's list. */
 async function download(
   entry: HubEntry,
-  open: () => Promise<Blob | null>,
+  open: () => Promise<HubBytes | null>,
   part: string,
   onBytes: (bytes: number) => void,
 ): Promise<void> {

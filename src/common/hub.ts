@@ -35,11 +35,16 @@ export function isOffline(...names: string[]): boolean {
   return ['HF_HUB_OFFLINE', ...names].some((name) => ['1', 'true', 'yes', 'on'].includes(process.env[name]?.toLowerCase() ?? ''))
 }
 
+export interface HubAccess {
+  hubUrl: string
+  fetch: typeof fetch
+}
+
 /**
  * The options that every call of @huggingface/hub takes: the address, and a `fetch` that adds the token from HF_TOKEN or from `hf auth login`. Given
  * the token itself, the library sends it to the hosts that the hub redirects to as well, and refuses the tokens of other hubs (HF_ENDPOINT).
  */
-export async function hubAccess(): Promise<{ hubUrl: string; fetch: typeof fetch }> {
+export async function hubAccess(): Promise<HubAccess> {
   const path = expanded(process.env.HF_TOKEN_PATH ?? join(hubHome(), 'token'))
   const token = process.env.HF_TOKEN?.trim() || (await readFile(path, 'utf8').catch(() => '')).trim()
   const url = hubUrl()
@@ -53,14 +58,43 @@ export async function hubAccess(): Promise<{ hubUrl: string; fetch: typeof fetch
   return { hubUrl: url, fetch: withToken }
 }
 
-/** The path of a file as downloadFile of @huggingface/hub takes it, which puts it into an address as it is. */
-export const inAddress = (path: string): string => path.split('/').map(encodeURIComponent).join('/')
+/** A file of the hub, as its bytes arrive. */
+export type HubBytes = Pick<Blob, 'stream'>
+
+/**
+ * Opens a file of a model or dataset. Null if the hub does not have it.
+ *
+ * downloadFile of @huggingface/hub is only used for files in Xet's storage. It asks for one byte first, which fails for empty files and with servers
+ * that ignore `Range`. Then it asks again, and of an error it keeps only the text, and of an answer without a body nothing arrives, not even its end.
+ */
+export async function openHubFile(
+  repo: { type: 'model' | 'dataset'; name: string },
+  sha: string,
+  { path, xetHash }: { path: string; xetHash?: string },
+  access: HubAccess,
+  downloadFile: (params: { repo: typeof repo; path: string; revision: string } & HubAccess) => Promise<HubBytes | null>,
+): Promise<HubBytes | null> {
+  const inAddress = path.split('/').map(encodeURIComponent).join('/')
+  if (xetHash !== undefined) return await downloadFile({ repo, path: inAddress, revision: sha, ...access })
+  const folder = repo.type === 'dataset' ? 'datasets/' : ''
+  const url = `${access.hubUrl}/${folder}${repo.name}/resolve/${sha}/${inAddress}`
+  const response = await access.fetch(url)
+  if (response.ok) return { stream: () => response.body ?? new Blob([]).stream() } // 204 has no body
+  await response.body?.cancel()
+  if (response.status === 404) return null
+  const { status: statusCode } = response
+  throw Object.assign(new Error(`the answer for ${path} has status ${statusCode}`), { statusCode })
+}
 
 /** Says why a `what` could not be downloaded, for someone who does not know HTTP's status codes. */
 export function hubFailure(error: unknown, what: string): string {
   const status = (error as { statusCode?: unknown }).statusCode
   if (status === 401 || status === 403) return 'it does not exist, or needs a token (set HF_TOKEN) whose owner was given access'
   if (status === 404) return `there is no ${what} of this name or revision`
+  if (status === 429)
+    return 'the server has had too many requests for now (status 429). Try again in some minutes, or set HF_TOKEN: a token may ask more often'
+  if (Number(status) >= 500)
+    return `the server has failed (status ${Number(status)}). Try again later: files that are complete are kept`
   const cause = error instanceof Error && error.cause ? ` (${messageOf(error.cause)})` : ''
   return `${messageOf(error)}${cause}`
 }

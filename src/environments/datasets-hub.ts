@@ -8,7 +8,7 @@ import { readdir, readFile } from 'node:fs/promises'
 import { basename, dirname, extname, join, sep } from 'node:path'
 import { makeFolder } from '../common/folders.ts'
 import { UserError } from '../common/errors.ts'
-import { hubAccess, hubCache, hubFailure, hubUrl, inAddress, isOffline } from '../common/hub.ts'
+import { hubAccess, hubCache, hubFailure, hubUrl, isOffline, openHubFile } from '../common/hub.ts'
 import { fetchHubFile, sizeOf, type HubEntry } from '../common/hub-file.ts'
 import { writeFileAtomic } from '../monitor/files.ts'
 import { mendOf, tableEndings } from './tables.ts'
@@ -179,7 +179,7 @@ async function download(id: string, revision: string, repoFolder: string, option
   for (const path of wanted) {
     const entry = entries.get(path)!
     process.stderr.write(`fetching ${id}/${path} (${(sizeOf(entry) / 1e6).toFixed(1)} MB)\n`)
-    const open = () => hub.downloadFile({ repo, path: inAddress(path), revision: sha, ...access })
+    const open = () => openHubFile(repo, sha, entry, access, hub.downloadFile)
     await fetchHubFile(repoFolder, sha, entry, open)
   }
   if (revision !== sha) write(join(repoFolder, 'refs', revision), sha)

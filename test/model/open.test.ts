@@ -4,7 +4,7 @@ import { chmodSync, cpSync, existsSync, mkdirSync, readFileSync, readdirSync, rm
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
+import { afterEach, beforeEach, describe, expect, onTestFinished, test, vi } from 'vitest'
 import { openModel } from '../../src/model/files/open.ts'
 import { readAdapter } from '../../src/model/files/peft.ts'
 import { writeSafetensors } from '../../src/model/files/safetensors.ts'
@@ -192,7 +192,7 @@ describe('a name on the hub', () => {
   test('that was cut off is taken up again', async () => {
     const cache = newFolder()
     hub.use(cache)
-    hub.failAfter = 6
+    hub.failAfter = 4
     expect(await userErrorOf(() => openModel('owner/tiny'))).toContain(
       'The model owner/tiny could not be fetched from http://127.0.0.1',
     )
@@ -217,15 +217,14 @@ describe('a name on the hub', () => {
       await sleep(100)
     }
     const killed = start()
-    // The size, and the file.
-    await asksWeights(2)
+    await asksWeights(1)
     const first = start()
-    await asksWeights(4)
+    await asksWeights(2)
     killed.kill('SIGKILL')
     await once(killed, 'close')
     expect(readdirSync(blobs).filter((name) => name.endsWith('.part'))).toHaveLength(2)
     const second = start()
-    await asksWeights(6)
+    await asksWeights(3)
     resolve()
     const ends = await Promise.all(
       [first, second].map(async (child) => {
@@ -249,6 +248,32 @@ describe('a name on the hub', () => {
     expect(await userErrorOf(() => openModel('owner/tiny'))).toContain(`received 5000 bytes of ${weights} instead of ${size}`)
     hub.send = (_, data) => data
     ;(await openModel('owner/tiny')).close()
+  })
+  test('that a server sends which ignores byte ranges, with an empty file', async () => {
+    onTestFinished(() => void files.delete('merges.txt'))
+    files.set('merges.txt', Buffer.alloc(0))
+    for (const ranges of [false, true]) {
+      hub.use(newFolder())
+      hub.ranges = ranges
+      const model = await openModel('owner/tiny')
+      expect(readFileSync(join(model.path, 'merges.txt'), 'utf8')).toBe('')
+      model.close()
+    }
+  })
+  test('whose file is refused after others came: the reason is said as for the first one', async () => {
+    hub.use(newFolder())
+    const refused = async (status: number) => {
+      hub.status = (path) => (path === 'model.safetensors' ? status : undefined)
+      return await userErrorOf(() => openModel('owner/tiny'))
+    }
+    expect(await refused(403)).toContain(': it does not exist, or needs a token (set HF_TOKEN) whose owner was given access.')
+    expect(await refused(404)).toContain(': it has no model.safetensors, although its list of files names it.')
+    expect(await refused(429)).toContain(
+      ': the server has had too many requests for now (status 429). Try again in some minutes, or set',
+    )
+    expect(await refused(503)).toContain(': the server has failed (status 503). Try again later: files that are complete')
+    expect(await refused(418)).toContain(': the answer for model.safetensors has status 418.')
+    expect(await refused(204)).toContain(': received 0 bytes of model.safetensors instead of')
   })
   test('that does not exist, or may not be fetched, is said in a sentence', async () => {
     const cache = newFolder()

@@ -9,7 +9,7 @@ import { readFile, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { makeFolder } from '../../common/folders.ts'
 import { UserError } from '../../common/errors.ts'
-import { hubAccess, hubCache, hubFailure, hubUrl, inAddress, isOffline } from '../../common/hub.ts'
+import { hubAccess, hubCache, hubFailure, hubUrl, isOffline, openHubFile } from '../../common/hub.ts'
 import { fetchHubFile, sizeOf, type HubEntry } from '../../common/hub-file.ts'
 import { readJson } from './files.ts'
 
@@ -104,7 +104,7 @@ async function download(id: string, repoFolder: string): Promise<string> {
     const entry = entries.get(path)!
     const progress = reportProgress(entry)
     try {
-      const open = () => hub.downloadFile({ repo: id, path: inAddress(path), revision: info.sha, ...access })
+      const open = () => openHubFile({ type: 'model', name: id }, info.sha, entry, access, hub.downloadFile)
       return await fetchHubFile(repoFolder, info.sha, entry, open, progress.onBytes)
     } finally {
       progress.stop()
