@@ -30,9 +30,14 @@ export function hubUrl(): string {
   return (process.env.HF_ENDPOINT ?? 'https://huggingface.co').replace(/\/+$/u, '')
 }
 
-/** Whether HF_HUB_OFFLINE, or one of the given variables, forbids using the network. */
-export function isOffline(...names: string[]): boolean {
-  return ['HF_HUB_OFFLINE', ...names].some((name) => ['1', 'true', 'yes', 'on'].includes(process.env[name]?.toLowerCase() ?? ''))
+/**
+ * The variable that forbids using the network, if one does. As in the Python libraries, the first that is set decides: of models HF_HUB_OFFLINE before
+ * TRANSFORMERS_OFFLINE, of datasets HF_DATASETS_OFFLINE before both.
+ */
+export function offlineBy(what: 'models' | 'datasets'): string | undefined {
+  const names = ['HF_HUB_OFFLINE', 'TRANSFORMERS_OFFLINE']
+  const set = [...(what === 'datasets' ? ['HF_DATASETS_OFFLINE'] : []), ...names].find((name) => process.env[name])
+  return set && ['1', 'true', 'yes', 'on'].includes(process.env[set]!.toLowerCase()) ? set : undefined
 }
 
 export interface HubAccess {

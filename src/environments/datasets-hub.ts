@@ -8,7 +8,7 @@ import { readdir, readFile } from 'node:fs/promises'
 import { basename, dirname, extname, join, sep } from 'node:path'
 import { makeFolder } from '../common/folders.ts'
 import { UserError } from '../common/errors.ts'
-import { hubAccess, hubCache, hubFailure, hubUrl, isOffline, openHubFile } from '../common/hub.ts'
+import { hubAccess, hubCache, hubFailure, hubUrl, offlineBy, openHubFile } from '../common/hub.ts'
 import { fetchHubFile, sizeOf, type HubEntry } from '../common/hub-file.ts'
 import { writeFileAtomic } from '../monitor/files.ts'
 import { mendOf, tableEndings } from './tables.ts'
@@ -108,9 +108,10 @@ export async function splitOfHub(id: string, options: SplitOptions): Promise<str
   const repoFolder = join(hubCache(), `datasets--${id.replace('/', '--')}`)
   const cached = await cachedFiles(repoFolder, revision, id, options)
   if (cached) return cached
-  if (isOffline('HF_DATASETS_OFFLINE')) {
+  const offline = offlineBy('datasets')
+  if (offline) {
     throw new UserError(
-      `The dataset ${id} is not in the cache ${repoFolder}, and HF_HUB_OFFLINE forbids downloading it. Unset that variable, or name a file or a folder.`,
+      `The dataset ${id} is not in the cache ${repoFolder}, and ${offline} forbids downloading it. Unset that variable, or name a file or a folder.`,
     )
   }
   try {

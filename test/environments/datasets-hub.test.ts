@@ -102,7 +102,9 @@ describe('a hub id', () => {
     expect(await loadRows({ path: 'owner/tiny', split: 'test' })).toEqual(rows)
     expect(hub.asked).toEqual([])
     await expect(loadRows({ path: 'owner/tiny', subset: 'main' })).rejects.toThrow('HF_HUB_OFFLINE forbids downloading it')
-    delete process.env.HF_HUB_OFFLINE
+    Object.assign(process.env, { HF_HUB_OFFLINE: '0', HF_DATASETS_OFFLINE: '1' })
+    await expect(loadRows({ path: 'owner/tiny', subset: 'main' })).rejects.toThrow('HF_DATASETS_OFFLINE forbids downloading it')
+    Object.assign(process.env, { HF_HUB_OFFLINE: '1', HF_DATASETS_OFFLINE: '0' })
     expect(await loadRows({ path: 'owner/tiny', subset: 'main' })).toEqual(
       await loadRows(fileURLToPath(new URL('fixtures/tasks.parquet', import.meta.url))),
     )

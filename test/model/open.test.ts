@@ -287,6 +287,10 @@ describe('a name on the hub', () => {
     expect(await userErrorOf(() => openModel('owner/tiny'))).toContain('HF_HUB_OFFLINE forbids downloading it')
     expect(hub.asked).toEqual([])
     delete process.env.HF_HUB_OFFLINE
+    process.env.TRANSFORMERS_OFFLINE = '1'
+    expect(await userErrorOf(() => openModel('owner/tiny'))).toContain('TRANSFORMERS_OFFLINE forbids downloading it')
+    // As in huggingface_hub.
+    process.env.HF_HUB_OFFLINE = '0'
     process.env.HF_ENDPOINT = 'http://127.0.0.1:1'
     expect(await userErrorOf(() => openModel('owner/tiny'))).toContain('could not be fetched from http://127.0.0.1:1')
   })

@@ -9,7 +9,7 @@ import { readFile, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { makeFolder } from '../../common/folders.ts'
 import { UserError } from '../../common/errors.ts'
-import { hubAccess, hubCache, hubFailure, hubUrl, isOffline, openHubFile } from '../../common/hub.ts'
+import { hubAccess, hubCache, hubFailure, hubUrl, offlineBy, openHubFile } from '../../common/hub.ts'
 import { fetchHubFile, sizeOf, type HubEntry } from '../../common/hub-file.ts'
 import { readJson } from './files.ts'
 
@@ -34,12 +34,12 @@ const SMALL_FILES = [
 /** The folder of a hub model (`owner/name`), fetched when it is not in the cache. Throws UserError naming what to do. */
 export async function hubFolder(id: string): Promise<string> {
   const repoFolder = join(hubCache(), `models--${id.replace('/', '--')}`)
-  const offline = isOffline('TRANSFORMERS_OFFLINE')
+  const offline = offlineBy('models')
   const cached = await cachedSnapshot(repoFolder, !offline)
   if (cached) return cached
   if (offline) {
     throw new UserError(
-      `The model ${id} is not in the cache ${repoFolder}, and HF_HUB_OFFLINE forbids downloading it. Unset that variable, or name a folder or a GGUF file.`,
+      `The model ${id} is not in the cache ${repoFolder}, and ${offline} forbids downloading it. Unset that variable, or name a folder or a GGUF file.`,
     )
   }
   try {
