@@ -1,5 +1,6 @@
 /** `train --dry-run`: the resolved config and what it would need. Reads the model's shape, loads no weights, starts nothing. */
 import { existsSync } from 'node:fs'
+import { join } from 'node:path'
 import { CLI, SCRIPTS } from '../common/commands.ts'
 import { messageOf, UserError } from '../common/errors.ts'
 import { batchLine, type Loaded } from '../config/load.ts'
@@ -14,20 +15,22 @@ import { Gpu } from '../gpu/gpu.ts'
 import { findPython } from '../inference/vllm/server.ts'
 import { openModel, type ModelFiles } from '../model/files/open.ts'
 import { refuseLonger } from '../model/config/longrope.ts'
-import { originOf } from './train-checkpoints.ts'
+import { checkRun } from '../monitor/run-folder.ts'
+import { checkpointToResume, originOf } from './train-checkpoints.ts'
+import { placeOf } from './train-folder.ts'
 import { maxSeqLenIs } from './train-inputs.ts'
 import { adapterWords, withMicroBatch } from './gpu-memory.ts'
 
 /** Prints the resolved config, the memory table and the disk line. @throws UserError for an adapter that does not exist */
 export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
-  const forked = await forkLine(loaded)
+  const begin = await beginLine(loaded)
   const best = await bestAdapter()
   const { model, problem } = await openModelOrWhy(loaded.config.model.name)
   const { ref_model: refName } = loaded.config.trainer.args
   const { model: reference, problem: noReference } = refName === undefined ? {} : await openModelOrWhy(refName)
   const { config, line } = sized(loaded, model && { ...model, reference }, best)
   console.log(stringifyConfig(config))
-  if (forked) console.log(`# ${forked}`)
+  if (begin) console.log(`# ${begin}`)
   console.log(`# ${batchLine(config)}`)
   console.log(best ? `# adapter: ${best.name}${best.software ? ' (software)' : ''}` : `# no WebGPU adapter: ${CLI} doctor`)
   if (config.inference.backend === 'vllm')
@@ -48,11 +51,20 @@ export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
   reference?.close()
 }
 
-/** Which checkpoint a fork would start from; undefined for other runs. @throws UserError where there is none */
-export async function forkLine({ fork }: Pick<Loaded<unknown>, 'fork'>): Promise<string | undefined> {
-  if (!fork) return undefined
-  const { from, step } = await originOf(fork, (line) => console.error(`warning: ${line}`))
-  return `fork of step ${step} of ${from}`
+/** Which checkpoint a fork or a resumed run would start from; undefined for other runs. @throws UserError where there is none */
+export async function beginLine({ config, fork, resume }: Loaded<RunConfig | SftConfig>): Promise<string | undefined> {
+  const warn = (line: string) => console.error(`warning: ${line}`)
+  if (fork) {
+    const { from, step } = await originOf(fork, warn)
+    return `fork of step ${step} of ${from}`
+  }
+  if (!resume) return undefined
+  const { output_dir: outputs, run_name: name } = placeOf(resume, config.trainer.args)
+  const run = join(outputs, name)
+  checkRun(run)
+  const { dir, broken } = await checkpointToResume(run, resume)
+  for (const line of broken) warn(`skipped ${line}`)
+  return dir === undefined ? `resumes ${run}, which has no checkpoint yet: from the first step` : `resumes from ${dir}`
 }
 
 /**

@@ -18,6 +18,7 @@ import {
   saveCheckpoint,
   tidyCheckpoints,
   type CheckpointState,
+  type Newest,
   type WeightsAbout,
 } from '../trainer/checkpoint.ts'
 import { bestAfter, clearLeftovers, type Best, type KeepRules } from '../trainer/checkpoint-keep.ts'
@@ -81,14 +82,7 @@ export class RunCheckpoints {
   async #resume(resume: Resume): Promise<CheckpointState | undefined> {
     const { folder, print, warn } = this.#parts
     clearLeftovers(folder.checkpointsPath)
-    const one = resume.kind === 'step' ? stepFolder(folder.path, resume.step, '--resume') : undefined
-    const { newest, broken } = one ? { broken: [] } : await newestIntact(folder.checkpointsPath)
-    const dir = one ?? newest?.dir
-    if (!dir && broken.length > 0) {
-      throw new UserError(
-        `${folder.path} has no intact checkpoint to resume from. ${broken[0]} Start a new run without --resume, under another run_name.`,
-      )
-    }
+    const { dir, newest, broken } = await checkpointToResume(folder.path, resume)
     if (!dir) {
       const gone = removed(await this.#rewind(-1))
       if (folder.origin) return await this.#fork(folder.origin)
@@ -256,6 +250,23 @@ export async function originOf({ dir, step }: Fork, warn: (line: string) => void
   if (!newest) throw new UserError(`--fork ${dir}: ${broken[0] ?? 'it has no checkpoint'}.`)
   for (const line of broken) warn(`skipped ${line}`)
   return { from: resolve(dir), step: newest.step }
+}
+
+/**
+ * The checkpoint that a resumed run starts from; no `dir` if it has none yet. `newest` only if it is the newest that is intact, which was looked for.
+ * @throws UserError where that checkpoint is missing, or none is intact
+ */
+export async function checkpointToResume(
+  run: string,
+  resume: Resume,
+): Promise<{ dir?: string; newest?: Newest['newest']; broken: string[] }> {
+  if (resume.kind === 'step') return { dir: stepFolder(run, resume.step, '--resume'), broken: [] }
+  const { newest, broken } = await newestIntact(join(run, 'checkpoints'))
+  if (!newest && broken.length > 0)
+    throw new UserError(
+      `${run} has no intact checkpoint to resume from. ${broken[0]} Start a new run without --resume, under another run_name.`,
+    )
+  return { dir: newest?.dir, newest, broken }
 }
 
 /** @throws UserError where a run has no checkpoint of this step, naming the ones it has */

@@ -104,17 +104,11 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
     throw new UserError(`${path} is a file, not a folder: choose another run_name or output_dir, or move the file.`)
   }
   const before = existsSync(path)
-  if (resume && !before) {
-    throw new UserError(`Nothing to resume: ${path} does not exist. Leave --resume out to start it, or correct run_name.`)
-  }
+  if (resume && !before) checkRun(path)
   let release: ReleaseLock | undefined
   let made = false
   try {
-    if (resume && !isOfRun(path)) {
-      throw new UserError(
-        `Nothing to resume: ${path} is not the folder of a run, as it has no config.toml. Give the folder outputs/<run_name>, or for one of its checkpoints --run-name <run_name> --resume step N.`,
-      )
-    }
+    if (resume) checkRun(path)
     made = makeFolder(path).includes(resolve(path))
     release = acquireLock(join(path, lockName), path)
     // Processes that are trying to get the lock may have files beside it.
@@ -138,6 +132,16 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
 
 const writeOrigin = (path: string, origin: Origin): void =>
   writeFileAtomic(join(path, originName), `${JSON.stringify(origin, null, 2)}\n`)
+
+/** @throws UserError where there is no run to resume */
+export function checkRun(path: string): void {
+  if (!existsSync(path))
+    throw new UserError(`Nothing to resume: ${path} does not exist. Leave --resume out to start it, or correct run_name.`)
+  if (!isOfRun(path))
+    throw new UserError(
+      `Nothing to resume: ${path} is not the folder of a run, as it has no config.toml. Give the folder outputs/<run_name>, or for one of its checkpoints --run-name <run_name> --resume step N.`,
+    )
+}
 
 /** Whether a folder is a run's, and not one of its checkpoints or the folder of all runs. A run that was killed at once may have no config.toml yet. */
 function isOfRun(path: string): boolean {

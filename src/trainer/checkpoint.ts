@@ -279,7 +279,7 @@ async function adapterValues(dir: string, lora: LoraConfig, refuse: Refuse): Pro
 
 const baseName = (name: string) => (name.split(/[\\/]/).at(-1) ?? name).toLowerCase()
 
-interface Newest {
+export interface Newest {
   newest?: { dir: string; step: number }
   /** Newer folders that do not count, and why. */
   broken: string[]

@@ -1,6 +1,6 @@
 /** `train --dry-run` where vLLM samples: it says what it would start, or whom it would ask, and counts no cache of its own. */
 import { spawnSync } from 'node:child_process'
-import { mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { cpSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -62,6 +62,28 @@ test.each([
     })
   expect(of('@2').stdout).toContain(`\n# fork of step 2 of ${other}\n`)
   expect(of('@best')).toMatchObject({ status: 2, stderr: expect.stringContaining('that run has no best checkpoint') as string })
+})
+
+test.each([
+  ['train.js', 'configs/tiny.toml'],
+  ['cli.js sft', 'configs/tiny-sft.toml'],
+])('a resumed run, of %s: the checkpoint that it starts from, or that there is none', (command, file) => {
+  const outputs = mkdtempSync(join(tmpdir(), 'dawn-rl-outputs-'))
+  onTestFinished(() => rmSync(outputs, { recursive: true }))
+  const run = join(outputs, 'a')
+  mkdirSync(join(run, 'checkpoints/step_2'), { recursive: true })
+  cpSync(join(root, file), join(run, 'config.toml'))
+  const of = (...words: string[]) =>
+    spawnSync(process.execPath, [...command.split(' '), '@', file, '--output_dir', outputs, ...words, '--dry-run'], {
+      cwd: root,
+      encoding: 'utf8',
+    })
+  expect(of('--run_name', 'a', '--resume', 'step', '2').stdout).toContain(`\n# resumes from ${run}/checkpoints/step_2\n`)
+  const refused = (text: string) => ({ status: 2, stderr: expect.stringContaining(text) as string })
+  expect(of('--run_name', 'a', '--resume', 'step', '7')).toMatchObject(refused('has no checkpoint of step 7. It has those of'))
+  expect(of('--resume', join(outputs, 'b'))).toMatchObject(refused(`Nothing to resume: ${outputs}/b does not exist.`))
+  rmSync(join(run, 'checkpoints/step_2'), { recursive: true })
+  expect(of('--resume', run).stdout).toContain(`\n# resumes ${run}, which has no checkpoint yet: from the first step\n`)
 })
 
 test('a server that runs already', () => {
