@@ -3,9 +3,9 @@ import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { CLI, SCRIPTS } from '../common/commands.ts'
 import { messageOf, UserError } from '../common/errors.ts'
-import { batchLine, type Loaded } from '../config/load.ts'
+import { batchLine, type Loaded, type Resume } from '../config/load.ts'
 import type { VllmConfig } from '../config/inference-schema.ts'
-import { diskLine } from '../config/disk.ts'
+import { diskLine, folderBytes } from '../config/disk.ts'
 import { memoryOf, memoryTable, type SizedModel } from '../config/memory.ts'
 import { show } from '../config/problems.ts'
 import type { RunConfig } from '../config/schema.ts'
@@ -14,6 +14,7 @@ import { stringifyConfig } from '../config/toml-write.ts'
 import { Gpu } from '../gpu/gpu.ts'
 import { findPython } from '../inference/vllm/server.ts'
 import { openModel, type ModelFiles } from '../model/files/open.ts'
+import type { ModelConfig } from '../model/types.ts'
 import { refuseLonger } from '../model/config/longrope.ts'
 import { checkRun } from '../monitor/run-folder.ts'
 import { checkpointToResume, originOf } from './train-checkpoints.ts'
@@ -45,10 +46,22 @@ export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
   const table = memoryTable(memoryOf(config, { ...model, reference }, best?.limits), model.config, best?.limits)
   console.log(`# GPU memory for ${model.name}\n${table.replaceAll(/^/gm, '#')}`)
   if (noReference) console.log(`# the reference model is not counted: ${noReference}`)
-  const { line: disk, short } = diskLine(config, model.config, model.path, config.trainer.args.output_dir)
-  console.log(`# disk: ${disk}${short === undefined ? '' : `: ${short} will not fit`}`)
+  tellDisk({ ...loaded, config }, model.config, model.path)
   model.close()
   reference?.close()
+}
+
+/** Prints what the run would need on disk. What a resumed run has written already is subtracted. */
+export function tellDisk({ config, resume }: Loaded<RunConfig | SftConfig>, model: ModelConfig, path: string): void {
+  const dir = runOf(config, resume)
+  const { line, short } = diskLine(config, model, path, dir, resume && existsSync(dir) ? folderBytes(dir) : 0)
+  console.log(`# disk: ${line}${short === undefined ? '' : `: ${short} will not fit`}`)
+}
+
+/** The run's folder. */
+function runOf({ trainer: { args } }: RunConfig | SftConfig, resume: Resume | undefined): string {
+  const { output_dir: outputs, run_name: name } = placeOf(resume, args)
+  return join(outputs, name)
 }
 
 /** Which checkpoint a fork or a resumed run would start from; undefined for other runs. @throws UserError where there is none */
@@ -59,8 +72,7 @@ export async function beginLine({ config, fork, resume }: Loaded<RunConfig | Sft
     return `fork of step ${step} of ${from}`
   }
   if (!resume) return undefined
-  const { output_dir: outputs, run_name: name } = placeOf(resume, config.trainer.args)
-  const run = join(outputs, name)
+  const run = runOf(config, resume)
   checkRun(run)
   const { dir, broken } = await checkpointToResume(run, resume)
   for (const line of broken) warn(`skipped ${line}`)

@@ -171,7 +171,7 @@ async function openTrace(wish: TraceWish, { folder, trainer, console: out, confi
 async function dryRun(loaded: LoadedSft): Promise<void> {
   const { stringifyConfig } = await import('../config/toml-write.ts')
   const { memoryOf, memoryTable } = await import('../config/memory.ts')
-  const { beginLine, bestAdapter, sized } = await import('./dry-run.ts')
+  const { beginLine, bestAdapter, sized, tellDisk } = await import('./dry-run.ts')
   const { openSource } = await import('./sft-setup.ts')
   const begin = await beginLine(loaded)
   const model = await openSource(loaded.config)
@@ -181,5 +181,6 @@ async function dryRun(loaded: LoadedSft): Promise<void> {
   if (line) console.log(`# ${line}`)
   const table = memoryTable(memoryOf(config, model), model.config)
   console.log(`# GPU memory for ${model.name}\n${table.replaceAll(/^/gm, '#')}`)
+  tellDisk({ ...loaded, config }, model.config, config.model.name ?? '')
   model.close()
 }

@@ -86,6 +86,14 @@ test.each([
   expect(of('--resume', run).stdout).toContain(`\n# resumes ${run}, which has no checkpoint yet: from the first step\n`)
 })
 
+test('of sft, which needs disk too', () => {
+  const { stdout } = spawnSync(process.execPath, ['cli.js', 'sft', '@', 'configs/tiny-sft.toml', '--dry-run'], {
+    cwd: root,
+    encoding: 'utf8',
+  })
+  expect(stdout).toMatch(/\n# disk: 1\d\.\d MiB a checkpoint, 2\d\.\d MiB in all \(1 newest \+ one being written\);/)
+})
+
 test('a server that runs already', () => {
   const words = ['--inference.backend', 'vllm', '--inference.base_url', 'http://127.0.0.1:8000/v1']
   expect(dryRun('configs/tiny.toml', ...words)).toContain('# sampler: the vLLM server at http://127.0.0.1:8000\n')
