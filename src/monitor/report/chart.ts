@@ -30,10 +30,10 @@ export function escapeHtml(text: string): string {
 
 /** The mean of the last `width` values at each point. */
 export function movingMean(points: Series['points'], width: number): [number, number][] {
-  let sum = 0
-  return points.map(([x, y], i) => {
-    sum += y - (i >= width ? points[i - width][1] : 0)
-    return [x, sum / Math.min(i + 1, width)]
+  // Each sum anew: in a running one, a huge value would leave its rounding error behind.
+  return points.map(([x], i) => {
+    const part = points.slice(Math.max(0, i + 1 - width), i + 1)
+    return [x, part.reduce((sum, [, y]) => sum + y, 0) / part.length]
   })
 }
 

@@ -170,6 +170,8 @@ test('charts: points stand where their values are', () => {
   expect(ticks(0, 100, 5)).toEqual([0, 20, 40, 60, 80, 100])
   expect(ticks(-3, 7, 5)).toEqual([-2, 0, 2, 4, 6])
   expect(movingMean([[1, 1], [2, 3], [3, 8]], 2)).toEqual([[1, 1], [2, 2], [3, 5.5]]) // prettier-ignore
+  // One huge value is forgotten once it is out of the window.
+  expect(movingMean([[1, 1e18], [2, 3], [3, 5], [4, 7]], 2).slice(2)).toEqual([[3, 4], [4, 6]]) // prettier-ignore
   const svg = chart('c', [{ name: 'c', points: [[0, 0], [5, 1], [10, 0.5]] }]) // prettier-ignore
   const dots = [...svg.matchAll(/cx="([\d.]+)" cy="([\d.]+)"/g)].map(([, x, y]) => [Number(x), Number(y)])
   expect(dots[1][0]).toBeCloseTo((dots[0][0] + dots[2][0]) / 2)
