@@ -5,6 +5,7 @@
 import { existsSync, readdirSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { numbersIn } from '../../common/folders.ts'
+import type { Message } from '../../common/types.ts'
 import { isReplaceable, textOf, writeFileAtomic } from '../files.ts'
 import { formatDuration, formatNumber, formatPercent } from '../format.ts'
 import { readMetrics, type MetricsRow } from '../metrics-writer.ts'
@@ -14,7 +15,8 @@ import { chart, escapeHtml, type Series } from './chart.ts'
 import { comparedPlots, comparedTables, compareTitle, readRuns } from './compare.ts'
 import { evalKeys, FIRST, keysOf, rewardEnds, section, table, values } from './parts.ts'
 import { figure, PLOT_STYLE, plotFiles, writePlots, type Plot, type PlotFiles } from './plots.ts'
-import { answerPairs, readBriefs, type RolloutBrief, type RolloutRow } from '../rollout-writer.ts'
+import { answerPairs, readBriefs, type RolloutBrief } from '../rollout-writer.ts'
+import { callsOf, messagesOf, plain } from '../view/rollouts.ts'
 
 /** Samples of each environment, and characters of one answer. */
 const SAMPLES = 4
@@ -178,7 +180,7 @@ function samples(path: string): string {
   const last = steps.at(-1)
   if (last === undefined) return ''
   const sorted = read(last)
-    .filter(({ reward }) => reward !== null)
+    .filter(({ reward }) => typeof reward === 'number')
     .toSorted((x, y) => y.reward! - x.reward!)
   const chosen = sorted.length <= SAMPLES ? sorted : [...sorted.slice(0, SAMPLES / 2), ...sorted.slice(-SAMPLES / 2)]
   return chosen.map((brief) => sample([[`step ${last}`, brief]])).join('\n')
@@ -190,19 +192,21 @@ function sample(briefs: [string, RolloutBrief][]): string {
   const [[, row]] = answers
   const cut = (text: string) =>
     escapeHtml(text.length > CHARS ? `${text.slice(0, CHARS)} [${text.length - CHARS} more characters]` : text)
-  const turns = (messages: RolloutRow['prompt'] | undefined) =>
-    (messages ?? [])
-      .map(({ role, content, tool_calls: calls }) => {
-        const called = calls?.map((call) => `${call.function.name}(${call.function.arguments})`).join('\n') ?? ''
-        return `<div class="turn"><b>${escapeHtml(String(role))}</b> ${cut([content, called].filter(Boolean).join('\n'))}</div>`
+  const turns = (messages: readonly Message[]) =>
+    messages
+      .map((message) => {
+        const lines = [plain(message.content), ...callsOf(message).map(([name, args]) => `${name}(${args})`)]
+        return `<div class="turn"><b>${escapeHtml(plain(message.role))}</b> ${cut(lines.filter(Boolean).join('\n'))}</div>`
       })
       .join('')
-  const columns = answers.map(
-    ([when, { reward, completion, is_truncated: truncated }]) =>
-      `<div><i>${when}: reward ${formatNumber(reward)}${truncated ? ', cut off' : ''}</i>${turns(completion)}</div>`,
-  )
-  const expected = row.answer ? `<p>expected: ${cut(row.answer)}</p>` : ''
-  return `<article><p class="env">${escapeHtml(`${row.env} #${row.example_id}`)}</p>${turns(row.prompt)}${expected}<div class="answers">${columns.join('')}</div></article>`
+  const columns = answers.map(([when, { reward, completion, is_truncated: truncated }]) => {
+    const said = turns(messagesOf(completion, 'assistant'))
+    return `<div><i>${when}: reward ${formatNumber(reward)}${truncated ? ', cut off' : ''}</i>${said}</div>`
+  })
+  const answer = plain(row.answer)
+  const expected = answer === '' ? '' : `<p>expected: ${cut(answer)}</p>`
+  const task = [plain(row.env), row.example_id === undefined ? '' : `#${plain(row.example_id)}`].filter(Boolean).join(' ')
+  return `<article><p class="env">${escapeHtml(task)}</p>${turns(messagesOf(row.prompt))}${expected}<div class="answers">${columns.join('')}</div></article>`
 }
 
 const STYLE = `

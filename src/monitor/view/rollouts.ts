@@ -192,28 +192,28 @@ function orderOf(sort: NonNullable<RolloutQuery['sort']>): (a: RolloutSummary, b
   }
 }
 
-/** The messages of a row, whatever the file contains. */
-export function messagesOf(value: unknown): Message[] {
-  if (typeof value === 'string') return [{ role: 'user', content: value }]
+/** The messages of a row, whatever the file contains; a text is one message of `role`. */
+export function messagesOf(value: unknown, role: 'user' | 'assistant' = 'user'): Message[] {
+  if (typeof value === 'string') return [{ role, content: value }]
   return Array.isArray(value)
     ? value.filter((item): item is Message => typeof item === 'object' && item !== null && !Array.isArray(item))
     : []
 }
 
 /** A field of a row as text, whatever the file contains. */
-const plain = (value: unknown): string =>
+export const plain = (value: unknown): string =>
   typeof value === 'string' ? value : value === undefined || value === null ? '' : JSON.stringify(value)
 
 const contentOf = ({ content }: Message): string => plain(content)
 
 /** Names and arguments of calls. Arguments are JSON already; encoded again, every quote would get a backslash. */
-const callsOf = ({ tool_calls: calls }: Message): string[] =>
-  Array.isArray(calls) ? calls.flatMap((call) => [plain(call?.function?.name), plain(call?.function?.arguments)]) : []
+export const callsOf = ({ tool_calls: calls }: Message): [name: string, args: string][] =>
+  Array.isArray(calls) ? calls.map((call) => [plain(call?.function?.name), plain(call?.function?.arguments)]) : []
 
 /** All that a search looks through. */
 function textOf(row: RolloutRow): string {
   const messages = [...messagesOf(row.prompt), ...messagesOf(row.completion)]
-  return [...messages.flatMap((message) => [contentOf(message), ...callsOf(message)]), plain(row.answer)].join('\n')
+  return [...messages.flatMap((message) => [contentOf(message), ...callsOf(message).flat()]), plain(row.answer)].join('\n')
 }
 
 const numberOr = <T>(value: unknown, other: T): number | T =>

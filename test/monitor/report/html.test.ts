@@ -81,6 +81,26 @@ test('roles and ids are text too; a page goes into a link, which stays one, wher
   expect(html).not.toContain(evil)
 })
 
+test("samples of another program's rows: a prompt as text, parts as content, an answer that is a number, fields that are missing", async () => {
+  const run = join(dir, 'foreign')
+  mkdirSync(join(run, 'rollouts'), { recursive: true })
+  writeFileSync(join(run, 'metrics.jsonl'), lines([{ step: 1, time: 1, reward: 0 }]))
+  const parts = [{ type: 'text', text: 'in parts' }]
+  const rows = [
+    { reward: 4, prompt: 'asked as text', completion: 'answered as text', answer: 42 },
+    { reward: 3, prompt: [null, { role: 'user', content: parts }], completion: [{ role: 'assistant', content: { a: 1 } }] },
+    { reward: 2, completion: [{ role: 'assistant', content: null, tool_calls: [null, { function: { name: 'f', arguments: { x: 1 } } }] }] },
+    { reward: 1, completion: [{ content: 'nobody', tool_calls: 'none' }] },
+    { prompt: 'without a reward' },
+    { reward: 'high', prompt: 'a word as reward' },
+  ] // prettier-ignore
+  writeFileSync(join(run, 'rollouts/step_1.jsonl'), lines(rows))
+  const { html } = await reportHtml([run])
+  for (const text of ['<b>user</b> asked as text', '<b>assistant</b> answered as text', 'expected: 42', 'in parts', 'f({', 'nobody'])
+    expect(html).toContain(text)
+  expect(html).not.toMatch(/\[object|undefined|a reward|as reward/)
+})
+
 test('two evaluations of many answers are put side by side at once', async () => {
   const run = join(dir, 'many')
   mkdirSync(join(run, 'rollouts'), { recursive: true })
