@@ -1,12 +1,12 @@
 /** `bench`: how fast kernels and whole steps are on this adapter, beside what it can do at best. */
-import { readFileSync, writeFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { Argument, type Command } from 'commander'
 import { CLI } from '../common/commands.ts'
 import { messageOf, UserError } from '../common/errors.ts'
 import { shellWord } from '../monitor/format.ts'
 import type { BenchReport, Topic } from '../bench/run.ts'
 import { whole } from './options.ts'
-import { checkOut, unwritten } from './out-file.ts'
+import { checkOut, unwritten, writeOut } from './out-file.ts'
 import { versionOf } from './version.ts'
 
 interface Options {
@@ -92,7 +92,7 @@ async function bench(what: Topic[], options: Options): Promise<void> {
     console.log(json)
     if (options.out === undefined) return
     try {
-      writeFileSync(options.out, `${JSON.stringify(JSON.parse(json), null, 1)}\n`)
+      writeOut(options.out, `${JSON.stringify(JSON.parse(json), null, 1)}\n`)
     } catch (error) {
       unwritten(`--out ${options.out}`)(error)
     }

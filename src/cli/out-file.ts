@@ -1,8 +1,20 @@
 /** Checks the file or folder of `--out` before the work: verbs work for minutes until they write it. */
-import { accessSync, closeSync, constants, existsSync, openSync, readdirSync, rmdirSync, rmSync, statSync } from 'node:fs'
+import {
+  accessSync,
+  closeSync,
+  constants,
+  existsSync,
+  openSync,
+  readdirSync,
+  rmdirSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { dirname, join } from 'node:path'
 import { isSystemError, messageOf, UserError } from '../common/errors.ts'
 import { makeFolder } from '../common/folders.ts'
+import { isReplaceable, writeFileAtomic } from '../monitor/files.ts'
 
 /** Makes the folder of the file. @throws UserError where nothing can be written there */
 export function checkOut(path: string): void {
@@ -15,6 +27,12 @@ export function checkOut(path: string): void {
   } catch (error) {
     throw new UserError(`--out ${path} cannot be written: ${messageOf(error)}. Name another file.`)
   }
+}
+
+/** Writes the file whole or not at all, so that one from before outlives a full disk; a link, a pipe or a device is written into. */
+export function writeOut(path: string, text: string): void {
+  if (isReplaceable(path)) writeFileAtomic(path, text)
+  else writeFileSync(path, text)
 }
 
 /**

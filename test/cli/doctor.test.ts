@@ -1,6 +1,17 @@
 /** The command line's frame and `doctor`, as a user runs them. */
 import { spawnSync } from 'node:child_process'
-import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  cpSync,
+  existsSync,
+  linkSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -173,6 +184,20 @@ describe('the frame', () => {
     const { code, out, err } = cli(['bench', 'norm', '--quick', '--out', tmpdir()])
     expect({ code, out }).toEqual({ code: 2, out: '' })
     expect(err).toMatch(/^--out .* cannot be written: it is a folder\. Name another file\.\n$/)
+  })
+
+  it('replaces the file of --out whole: the report before it stays until the new one is on the disk', () => {
+    const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-bench-'))
+    const [out, before] = ['bench.json', 'before.json'].map((name) => join(dir, name))
+    writeFileSync(out, 'the report before')
+    // The same file under a second name: what is written in place would be seen there.
+    linkSync(out, before)
+    const { code, err } = cli(['bench', 'norm', '--quick', '--rows', '1', '--repeats', '1', '--out', out])
+    expect(code, err).toBe(0)
+    expect(JSON.parse(readFileSync(out, 'utf8'))).toMatchObject({ bench: 'dawn-rl' })
+    expect(readFileSync(before, 'utf8')).toBe('the report before')
+    expect(readdirSync(dir).toSorted()).toEqual(['before.json', 'bench.json'])
+    rmSync(dir, { recursive: true })
   })
 
   it.skipIf(!existsSync('/dev/full'))('names the file of --out that could not be written after all', () => {

@@ -96,7 +96,14 @@ test("samples of another program's rows: a prompt as text, parts as content, an 
   ] // prettier-ignore
   writeFileSync(join(run, 'rollouts/step_1.jsonl'), lines(rows))
   const { html } = await reportHtml([run])
-  for (const text of ['<b>user</b> asked as text', '<b>assistant</b> answered as text', 'expected: 42', 'in parts', 'f({', 'nobody'])
+  for (const text of [
+    '<b>user</b> asked as text',
+    '<b>assistant</b> answered as text',
+    'expected: 42',
+    'in parts',
+    'f({',
+    'nobody',
+  ])
     expect(html).toContain(text)
   expect(html).not.toMatch(/\[object|undefined|a reward|as reward/)
 })
