@@ -36,6 +36,11 @@ test('fields that are left out: every token but the first counts; a byte order m
   })
 })
 
+test('a field that is null is left out, ref_logprobs too: as zeros they would be a reference', async () => {
+  const [sample] = await read([{ input_ids: [3, 1], loss_mask: null, advantages: null, ref_logprobs: null }])
+  expect(sample).toEqual((await read([{ input_ids: [3, 1] }]))[0])
+})
+
 test.each([
   ['{', 'is not valid JSON'],
   [{}, 'must hold a list of sequences, at least one.'],
@@ -45,7 +50,8 @@ test.each([
   [[{ input_ids: [1, 100] }], 'sequence 0: input_ids[1] is 100; it must be a token id from 0 to 99.'],
   [[{ input_ids: [1, 2], loss_mask: [1] }], 'sequence 0: loss_mask has 1 entries and input_ids 2; they must be as many.'],
   [[{ input_ids: [1, 2], loss_mask: [0, 2] }], 'sequence 0: loss_mask[1] is 2; it must be 0 or 1.'],
-  [[{ input_ids: [1, 2], advantages: [0, null] }], 'sequence 0: advantages[1] is null; it must be a finite number.'],
+  [[{ input_ids: [1, 2], advantages: [0, null] }], 'sequence 0: advantages[1] is null; it must be a finite number in float32.'],
+  [[{ input_ids: [1, 2], advantages: [0, 1e39] }], 'sequence 0: advantages[1] is 1e+39; it must be a finite number in float32.'],
   [
     [{ input_ids: [1, 2], advantage: [0, 1] }],
     'sequence 0: advantage is not a field; did you mean advantages? The fields are input_ids, loss_mask,',

@@ -45,6 +45,8 @@ function sampleOf(value: unknown, where: string, vocabSize: number): TrainingSam
   }
   const zeros = () => Array.from({ length }, () => 0)
   const isId = (n: number) => Number.isInteger(n) && n >= 0 && n < vocabSize
+  const isFloat = (n: number) => Number.isFinite(Math.fround(n))
+  const floats = (field: string) => Float32Array.from(numbers(field, isFloat, 'a finite number in float32', zeros))
   const ids = numbers('input_ids', isId, `a token id from 0 to ${vocabSize - 1}`, zeros)
   const mask = numbers(
     'loss_mask',
@@ -57,10 +59,10 @@ function sampleOf(value: unknown, where: string, vocabSize: number): TrainingSam
   return {
     ids: Int32Array.from(ids),
     lossMask,
-    inferenceLogprobs: Float32Array.from(numbers('inference_logprobs', Number.isFinite, 'a finite number', zeros)),
-    advantages: Float32Array.from(numbers('advantages', Number.isFinite, 'a finite number', zeros)),
-    ...(sequence.ref_logprobs !== undefined && {
-      refLogprobs: Float32Array.from(numbers('ref_logprobs', Number.isFinite, 'a finite number', zeros)),
+    inferenceLogprobs: floats('inference_logprobs'),
+    advantages: floats('advantages'),
+    ...((sequence.ref_logprobs ?? null) !== null && {
+      refLogprobs: floats('ref_logprobs'),
     }),
   }
 }
