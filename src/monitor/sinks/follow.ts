@@ -4,6 +4,7 @@
  */
 import { closeSync, existsSync, fstatSync, mkdirSync, openSync, readSync } from 'node:fs'
 import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { CLI } from '../../common/commands.ts'
 import { messageOf } from '../../common/errors.ts'
 import { writeFileAtomic } from '../files.ts'
@@ -41,6 +42,8 @@ export class Follower {
   #timer: NodeJS.Timeout | undefined
   #working: Promise<boolean> | undefined
   #failures = 0
+  /** Whether it took rows since this process began. */
+  #reached = false
   #rows = ROWS
   /** Whether the user was told that the sink is unreachable. */
   #away = false
@@ -74,15 +77,24 @@ export class Follower {
     const late = new Promise<false>((resolve) => limit.addEventListener('abort', () => resolve(false), { once: true }))
     const work = async (): Promise<boolean> => {
       await this.#working
-      while (await this.#sendSome(limit)) if (limit.aborted) return false
-      if (this.behind > 0) return false
-      try {
-        await this.#sink?.finish(limit, failed)
-        return true
-      } catch (error) {
-        this.#options.warn(`${this.name}: the run could not be marked as ended (${messageOf(error)}); all its metrics were sent.`)
-        return true
-      }
+      const isSent = await this.#again(limit, async () => {
+        while (await this.#sendSome(limit)) if (limit.aborted) return false
+        return this.behind === 0
+      })
+      if (!isSent) return false
+      let why: unknown
+      const isEnded = await this.#again(limit, async () => {
+        try {
+          await this.#sink?.finish(limit, failed)
+          return true
+        } catch (error) {
+          why = error
+          return false
+        }
+      })
+      if (!isEnded)
+        this.#options.warn(`${this.name}: the run could not be marked as ended (${messageOf(why)}); all its metrics were sent.`)
+      return true
     }
     // Unlike AbortSignal.timeout, this timer keeps the process alive.
     const hold = setTimeout(() => {}, 60_000)
@@ -93,6 +105,17 @@ export class Follower {
         `${this.name}: ${this.behind} rows of metrics.jsonl were not sent. \`${CLI} report ${shellWord(this.#run.path)} --sync ${this.name}\` sends them.`,
       )
     return done
+  }
+
+  /** Tries it up to four times, within 7 s, in a sink that took rows before: it may be restarting. */
+  async #again(limit: AbortSignal, work: () => Promise<boolean>): Promise<boolean> {
+    const { everyMs = 2000 } = this.#options
+    for (const pause of [everyMs / 2, everyMs, everyMs * 2]) {
+      if (await work()) return true
+      if (!this.#reached || limit.aborted) return false
+      await sleep(pause, undefined, { signal: limit }).catch(() => {})
+    }
+    return await work()
   }
 
   #later(ms: number): void {
@@ -120,6 +143,7 @@ export class Follower {
       const state = await this.#sink.send(rows, end ? AbortSignal.any([limit, end]) : limit)
       this.#cursor = { offset, line: last, time: rows.at(-1)!.time, state }
       this.#rewound = false
+      this.#reached = true
       mkdirSync(join(this.#run.path, 'sinks'), { recursive: true })
       writeFileAtomic(this.#cursorFile, `${JSON.stringify(this.#cursor)}\n`)
       const more = count === this.#rows

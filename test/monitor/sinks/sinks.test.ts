@@ -192,6 +192,34 @@ test('a sink that was away catches up with a long run: what is left is not read 
   expect(sent).toBe(30_000)
 }, 60_000)
 
+test('a sink that fails once more at the end of the run, as while it restarts, is tried again: the last row, and that the run ended', async () => {
+  const failures = { send: 0, finish: 1 }
+  const sent: number[] = []
+  const ended: boolean[] = []
+  const open: OpenSink = () => ({
+    send: (some) => {
+      if (failures.send-- > 0) return Promise.reject(new Error('503'))
+      sent.push(...some.map(({ step }) => step))
+      return Promise.resolve({})
+    },
+    finish: (_, failed) => {
+      if (failures.finish-- > 0) return Promise.reject(new Error('503'))
+      ended.push(failed)
+      return Promise.resolve()
+    },
+  })
+  const said: string[] = []
+  append(rows([1]))
+  const follower = new Follower('x', run(), open, { warn: (line) => said.push(line), everyMs: 20 })
+  follower.start()
+  await expect.poll(() => sent).toEqual([1])
+  append(rows([2]))
+  failures.send = 2
+  expect(await follower.close()).toBe(true)
+  expect({ sent, ended }).toEqual({ sent: [1, 2], ended: [false] })
+  expect(said.at(-1)).toBe('x: it can be reached again, and has all metrics.')
+})
+
 test('a server that never answers is given up at the end of the run', async () => {
   const { url } = await listen(() => undefined)
   server!.removeAllListeners('request')
