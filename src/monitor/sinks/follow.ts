@@ -73,7 +73,8 @@ export class Follower {
   async close(failed = false): Promise<boolean> {
     this.#closed = true
     clearTimeout(this.#timer)
-    const limit = AbortSignal.timeout(this.#options.closeMs ?? 15_000)
+    const { closeMs = 15_000 } = this.#options
+    const limit = AbortSignal.timeout(closeMs)
     const late = new Promise<false>((resolve) => limit.addEventListener('abort', () => resolve(false), { once: true }))
     const work = async (): Promise<boolean> => {
       await this.#working
@@ -92,19 +93,23 @@ export class Follower {
           return false
         }
       })
-      if (!isEnded)
-        this.#options.warn(`${this.name}: the run could not be marked as ended (${messageOf(why)}); all its metrics were sent.`)
+      if (!isEnded && !limit.aborted) notEnded(messageOf(why))
       return true
     }
+    const notEnded = (why: string) =>
+      this.#options.warn(`${this.name}: the run could not be marked as ended (${why}); all its metrics were sent.`)
     // Unlike AbortSignal.timeout, this timer keeps the process alive.
     const hold = setTimeout(() => {}, 60_000)
     const done = await Promise.race([work(), late])
     clearTimeout(hold)
-    if (!done)
+    if (done) return true
+    const { behind } = this
+    if (behind === 0) notEnded(`no answer in ${closeMs / 1000} s`)
+    else
       this.#options.warn(
-        `${this.name}: ${this.behind} rows of metrics.jsonl were not sent. \`${CLI} report ${shellWord(this.#run.path)} --sync ${this.name}\` sends them.`,
+        `${this.name}: ${behind} rows of metrics.jsonl were not sent. \`${CLI} report ${shellWord(this.#run.path)} --sync ${this.name}\` sends them.`,
       )
-    return done
+    return behind === 0
   }
 
   /** Tries it up to four times, within 7 s, in a sink that took rows before: it may be restarting. */

@@ -220,6 +220,19 @@ test('a sink that fails once more at the end of the run, as while it restarts, i
   expect(said.at(-1)).toBe('x: it can be reached again, and has all metrics.')
 })
 
+test('a sink that has every row but never ends its run: no rows are said to be missing', async () => {
+  const open: OpenSink = () => ({
+    send: () => Promise.resolve({}),
+    finish: (signal) =>
+      new Promise((_, reject) => signal.addEventListener('abort', () => setTimeout(() => reject(new Error('late')), 5))),
+  })
+  append(rows([1]))
+  const said: string[] = []
+  expect(await new Follower('x', run(), open, { warn: (line) => said.push(line), closeMs: 50 }).close()).toBe(true)
+  await new Promise((resolve) => setTimeout(resolve, 50))
+  expect(said).toEqual(['x: the run could not be marked as ended (no answer in 0.05 s); all its metrics were sent.'])
+})
+
 test('a server that never answers is given up at the end of the run', async () => {
   const { url } = await listen(() => undefined)
   server!.removeAllListeners('request')
