@@ -118,6 +118,8 @@ export class MicroBatchRunner {
   #room: Room | undefined
   /** The backward pass that follows a `host` run. */
   #backward: ((gradientScale: number) => Promise<void> | void) | undefined
+  /** The largest gradient of a token's entropy in it: the bonus also counts where the loss has no gradient. */
+  #bonus = 0
 
   constructor(decoder: Decoder, options: RunnerOptions) {
     this.#decoder = decoder
@@ -193,6 +195,7 @@ export class MicroBatchRunner {
       if (data.refLogprobs) gpu.write(room.refLogprobs, data.refLogprobs)
     }
     const count = packed.targets.length
+    this.#bonus = Math.abs(work.entropyCoef ?? 0) / (work.lossTokens ?? 1)
     if (plans) {
       const values = {
         rows: packed.rows,
@@ -223,7 +226,7 @@ export class MicroBatchRunner {
   /** After a `host` run: runs the backward pass. `coefficient`: dLoss/dlogprob of each scored token. */
   async backward(coefficient: Float32Array): Promise<void> {
     this.#decoder.gpu.write(this.#room!.coefficient, coefficient)
-    await this.#backward!(gradientScaleFor(coefficient.reduce((most, c) => Math.max(most, Math.abs(c)), 0)))
+    await this.#backward!(gradientScaleFor(coefficient.reduce((most, c) => Math.max(most, Math.abs(c)), this.#bonus)))
     this.#backward = undefined
     this.#decoder.gpu.flush()
     if (!this.#room!.open) this.#freeRoom()

@@ -1,5 +1,5 @@
 /** The entropy bonus: against PyTorch, beside any loss, and in a run of its own. */
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test, vi } from 'vitest'
 import { bars, fixtures, floats, openCase, openDecoder, relativeError } from '../golden/cases.ts'
 import { openSafetensors } from '../../src/model/files/safetensors.ts'
 import { accumulateGradients } from '../../src/trainer/gradients.ts'
@@ -63,6 +63,24 @@ test('a weight of 0 changes no bit, and one that changes has its plans made anew
   expect(await run(0)).toEqual(plain)
   expect(await run(0.1)).not.toEqual(plain)
   expect(await run()).toEqual(plain)
+  decoder.release()
+})
+
+/** Matrix units clamp what exceeds f16 with the factor. Here the adapter may have none, but the plans are told of the factor all the same. */
+test.each([1e-12, 0])('where it outweighs the loss, the factor of gradients is chosen by it: advantages of %d', async (size) => {
+  const device = await gpu
+  const { batch, files } = await openFiles('llama')
+  const samples = batch.samples.map((sample) => ({ ...sample, advantages: sample.advantages.map((a) => a * size) }))
+  const decoder = await loadDecoder(device, files, freshLora())
+  const factors: number[] = []
+  for (const loss of [await loadLoss('cispo', bounds), await onHost()]) {
+    const replay = vi.spyOn(device, 'replay')
+    const options = { loss, temperature: 0.8, checkpointing: false, microBatchTokens: 4096, entropyCoef: 0.3 }
+    await accumulateGradients(decoder, batchOf(samples), options)
+    factors.push(replay.mock.calls.at(-1)![1]!['gradient scale'])
+    replay.mockRestore()
+  }
+  expect(factors[1]).toBe(factors[0])
   decoder.release()
 })
 
