@@ -1,14 +1,45 @@
 /** Parts of the engine that need no GPU: sizes of steps and the stop watch. */
 import { describe, expect, it } from 'vitest'
 import { Random } from '../../src/common/random.ts'
+import { Sequence } from '../../src/inference/sequence.ts'
 import { roundRows } from '../../src/inference/step-rows.ts'
 import { StopWatch } from '../../src/inference/stop-watch.ts'
+import { TokenChoice } from '../../src/inference/token-choice.ts'
 import { seed } from '../seed.ts'
+import { sampling } from './helpers.ts'
 
 it('steps come in few sizes', () => {
   const sizes = new Set(Array.from({ length: 512 }, (_, i) => roundRows(i + 1)))
   expect(sizes.size).toBeLessThan(36)
   for (let n = 1; n < 512; n++) expect(roundRows(n)).toBeGreaterThanOrEqual(n)
+})
+
+it.each([32, 33, 34, 63])(
+  'before min_tokens no token that ends a completion is allowed, nor one beyond a vocabulary of %d',
+  (vocabulary) => {
+    const allowed = (mask: Uint32Array | undefined) =>
+      mask && Array.from({ length: mask.length * 32 }, (_, id) => id).filter((id) => (mask[id >> 5] >>> (id & 31)) & 1)
+    const all = Array.from({ length: vocabulary }, (_, id) => id)
+    const last = vocabulary - 1
+    const own = sampling({ min_tokens: 2, stop_token_ids: [7, last] })
+    const plain = new TokenChoice({ promptIds: [1], sampling: own }, [3], vocabulary)
+    expect(allowed(plain.mask(1))).toEqual(all.filter((id) => ![3, 7, last].includes(id)))
+    expect(plain.mask(2)).toBeUndefined()
+    const constraint = { fill: (mask: Uint32Array) => mask.fill(0xffffffff), accept: () => {} }
+    const bound = new TokenChoice({ promptIds: [1], sampling: own, constraint }, [3], vocabulary)
+    expect(allowed(bound.mask(1))).toEqual(all.filter((id) => ![3, 7, last].includes(id)))
+    expect(allowed(bound.mask(2))).toEqual(all)
+  },
+)
+
+it('penalties count each time that a token was drawn, those of the prompt 0 times', () => {
+  const request = { promptIds: [1, 2], sampling: sampling({ frequency_penalty: 1 }) }
+  const settle = { resolve() {}, reject() {}, abort() {} }
+  const sequence = new Sequence(request, { eosTokenIds: new Set(), decode: () => '' }, settle)
+  sequence.push(5, -1, 0)
+  expect([...sequence.counts]).toEqual([[1, 0], [2, 0], [5, 1]]) // prettier-ignore
+  for (const id of [5, 2, 5]) sequence.push(id, -1, 0)
+  expect([...sequence.counts]).toEqual([[1, 0], [2, 1], [5, 3]]) // prettier-ignore
 })
 
 describe('stop watch', () => {
@@ -35,6 +66,20 @@ describe('stop watch', () => {
     ['none', [], undefined],
   ])('%j with %j', (text, stop, expected) => {
     expect(run(text, stop)).toEqual(expected)
+  })
+
+  it('keeps a space whose token has no text at the beginning, where the decoder leaves one out', () => {
+    const pieces = [' ', ' two', '!']
+    const watch = new StopWatch(
+      (ids) =>
+        ids
+          .map((id) => pieces[id])
+          .join('')
+          .replace(/^ /, ''),
+      ['!'],
+    )
+    expect([watch.push(0), watch.push(1)]).toEqual([undefined, undefined])
+    expect(watch.push(2)).toEqual({ stop: '!', text: ' two' })
   })
 
   it('finds what indexOf finds, on random texts', () => {

@@ -198,6 +198,14 @@ test('in the order of the rows, they are the rows that come next', async () => {
   }
 })
 
+test('in the order of the rows of several environments, they are the tasks of the next step', async () => {
+  const environments = [await numbersEnv('a', rows), await numbersEnv('b', rows)]
+  const [order, spares] = [{ shuffle: false }, 6]
+  const tasks = new TaskOrder(environments, 3, order)
+  const next = new Spares(environments, 3, spares, order).of(1, 4)
+  for (let i = 0; i < spares; i++) expect(next()).toEqual({ number: i, task: tasks.at(4 + i) })
+})
+
 test('a factor makes whole groups', () => {
   expect([1, 1.1, 1.25, 2, 3.5].map((factor) => spareGroups(10, factor))).toEqual([0, 1, 2, 10, 25])
   expect(spareGroups(1, 1.9)).toBe(0)

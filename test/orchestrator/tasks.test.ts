@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { evaluatedRows, TaskOrder } from '../../src/orchestrator/tasks.ts'
+import { evaluatedRows, membersOf, TaskOrder, type RunEnvironment } from '../../src/orchestrator/tasks.ts'
 import { makeOrchestrator, numbersEnv } from './helpers.ts'
 
 const range = (n: number) => Array.from({ length: n }, (_, i) => i)
@@ -34,6 +34,25 @@ test('environments are mixed by weight, and each goes through its own rows', asy
   const ofB = tasks.filter((t) => t.source.name === 'b').map((t) => t.row.exampleId)
   for (let first = 0; first + 4 <= 40; first += 4)
     expect(ofB.slice(first, first + 4).toSorted((a, b) => a - b)).toEqual([0, 1, 2, 3])
+  // Not in one order: rows of datasets that were made alike would always come side by side.
+  const ofA = tasks.filter((t) => t.source.name === 'a').map((t) => t.row.exampleId)
+  expect(ofA.slice(0, 40)).not.toEqual(ofB.slice(0, 40))
+})
+
+test('the members of a group share its weight, also against other environments', async () => {
+  const member = async (name: string, weight: number) => ({ ...(await numbersEnv(name, 12)), weight })
+  const groupOf = async (members: RunEnvironment[], weight: number) => {
+    const { env } = await numbersEnv('group')
+    return { name: 'group', weight, env: Object.assign(Object.create(env) as typeof env, { members }) }
+  }
+  const inner = await groupOf([await member('b', 1), await member('c', 4)], 5)
+  const sources = [...membersOf(await groupOf([await member('a', 15), inner], 2)), await numbersEnv('alone')]
+  expect(sources.map(({ name, weight }) => [name, weight])).toEqual([
+    ['group/a', 1.5],
+    ['group/group/b', 0.1],
+    ['group/group/c', 0.4],
+    ['alone', 1],
+  ])
 })
 
 test('fewer rows than a step needs: rows come again', async () => {

@@ -162,6 +162,11 @@ describe('dropout of the adapter', () => {
     expect(same.samples).toEqual(one.samples)
     expect(same.gradients).toEqual(one.gradients)
     expect(other.samples[0].logprobs).not.toEqual(one.samples[0].logprobs)
+    // Other values in each micro-batch, up to the largest seed.
+    const twins = [0, 1].map(() => ({ ...batch.samples[0], promptKey: undefined }))
+    const apart = await gradients(decoder, twins, { dropoutSeed: 2 ** 32 - 1, microBatchTokens: 1 })
+    expect(apart.microBatches).toBe(2)
+    expect(apart.samples[1].logprobs).not.toEqual(apart.samples[0].logprobs)
     const scored = await scoreSamples(decoder, batch.samples, { temperature: 0.8, microBatchTokens: 4096 })
     const without = await gradients(decoder, batch.samples)
     batch.samples.forEach(({ lossMask }, i) => {

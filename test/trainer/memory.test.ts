@@ -3,7 +3,8 @@ import { expect, test } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
 import { GpuMemoryError } from '../../src/gpu/errors.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
-import { packedBatches } from '../../src/model/decoder/packed.ts'
+import { packedBatches, untrained } from '../../src/model/decoder/packed.ts'
+import { Fitting } from '../../src/trainer/fitting.ts'
 import { MicroBatchRunner, type Work } from '../../src/trainer/micro-batch.ts'
 import { loadLoss } from '../../src/trainer/losses/index.ts'
 import { meanLoss } from '../../src/trainer/sft.ts'
@@ -115,6 +116,25 @@ test('where not even the smallest fits: what to lower', async () => {
   await expect(failed).rejects.toThrow(
     /^Step 1 does not fit into memory: .+ micro-batches are already as small as they can be \(\d+ tokens\)\. Lower /,
   )
+})
+
+test('two sequences may be divided, but not one, nor those for which there is always room', async () => {
+  const decoder = await loadCase(await opened.gpu, 'qwen3', 'adapter')
+  const fit = async (...lengths: number[]) => {
+    const fitting = new Fitting(decoder, { microBatchTokens: 4096 })
+    const samples = lengths.map((length) => untrained(new Int32Array(length)))
+    let tries = 0
+    const work = async () => {
+      if (tries++ === 0) throw new GpuMemoryError('too much')
+      return fitting.size.microBatchTokens
+    }
+    return await fitting.run(batchOf(samples), work).finally(() => fitting.release())
+  }
+  expect(await fit(50, 50)).toBe(49)
+  await expect(fit(100)).rejects.toThrow('as small as they can be (99 tokens)')
+  await expect(fit(33, 33)).rejects.toThrow('as small as they can be (64 tokens)')
+  expect(await fit(33, 34)).toBe(32)
+  decoder.release()
 })
 
 test('a micro-batch whose buffers find no room holds none of them', async () => {

@@ -288,10 +288,21 @@ describe('a step', () => {
   test('with nothing to learn from is skipped', async () => {
     const { files } = await openCase('llama')
     const decoder = await loadDecoder(await gpu, files, freshLora())
+    const { relief } = (await gpu).pool
+    const others = relief.size
     await withTrainer(decoder, await trainerOptions(folder), async (trainer) => {
       const { skipped, metrics } = await trainer.trainStep({ step: 1, samples: [], lossTokenCount: 0 })
       expect([skipped, trainer.step, trainer.badSteps, metrics['optim/lr']]).toEqual([true, 1, 0, 1e-3])
     })
+    // It counts in the schedule.
+    const schedule = { type: 'linear', learningRate: 1e-3, warmupSteps: 2, maxSteps: 4 } as const
+    await withTrainer(decoder, await trainerOptions(folder, { schedule }), async (trainer) => {
+      const rates: unknown[] = []
+      for (const step of [1, 2, 3, 4])
+        rates.push((await trainer.trainStep({ step, samples: [], lossTokenCount: 0 })).metrics['optim/lr'])
+      expect(rates).toEqual([0, 5e-4, 1e-3, 5e-4])
+    })
+    expect(relief.size).toBe(others)
     decoder.release()
   })
 
@@ -491,7 +502,7 @@ describe('a loss of a file', () => {
       gradient[t] = ${gradient}
       loss -= scale * x.advantages[t] * x.logprobs[t] / x.lossTokenCount
     })
-    return { gradient, loss, metrics: { double: 2 * loss } }
+    return { gradient, loss, metrics: { double: 2 * loss, mean: 7 } }
   }\n`
   const right = '-scale * x.advantages[t] / x.lossTokenCount'
 
@@ -503,6 +514,7 @@ describe('a loss of a file', () => {
       const { metrics, skipped } = await trainer.trainStep(batch)
       expect(skipped).toBe(false)
       expect(metrics['loss/double']! * batch.samples.length).toBeCloseTo(2 * metrics['loss/mean']!, 5)
+      expect(metrics['loss/mean_']).toBe(7)
       expect(metrics).not.toHaveProperty('is_masked/mean')
     })
     decoder.release()
