@@ -2,7 +2,7 @@ import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { GgufFile } from '../../src/model/gguf/gguf.ts'
-import { ggufTokenizerParts } from '../../src/model/gguf/tokenizer.ts'
+import { ggufEosTokenIds, ggufTokenizerParts } from '../../src/model/gguf/tokenizer.ts'
 import { decodeStream, loadTokenizer, makeTokenizer } from '../../src/model/tokenizer/tokenizer.ts'
 import type { Tokenizer } from '../../src/model/tokenizer/tokenizer.ts'
 import type { Message } from '../../src/common/types.ts'
@@ -303,6 +303,28 @@ describe('a GGUF whose tokenizer is not known', () => {
       file.close()
     },
   )
+})
+
+// As the models' own generation_config.json have them; llama.cpp, which knows them by their text, stops at them too.
+test.each([
+  ['Phi-4-mini', 'gpt2', 'gpt-4o', '<|endoftext|>', '<|end|>'],
+  ['Olmo 3', 'gpt2', 'dbrx', '<|endoftext|>', '<|im_end|>'],
+  ['Phi-4', 'gpt2', 'dbrx', '<|im_end|>', '<|endoftext|>'],
+  ['Gemma 3', 'llama', 'default', '<eos>', '<end_of_turn>'],
+  ['Gemma 3', 'llama', 'default', '<end_of_turn>', '<eos>'],
+])('%s (%s, %s) ends at %s, which the file names, and at %s', async (_, model, pre, named, other) => {
+  const path = join(newFolder(), 'a.gguf')
+  const metadata = {
+    'tokenizer.ggml.model': model,
+    'tokenizer.ggml.pre': pre,
+    'tokenizer.ggml.tokens': [...alphabet, named, other],
+    'tokenizer.ggml.token_type': { i32s: [...alphabet.map(() => 1), 3, 3] },
+    'tokenizer.ggml.eos_token_id': { u32: 256 },
+  }
+  writeGguf(path, metadata, {})
+  const file = await GgufFile.open(path)
+  expect(ggufEosTokenIds(file)).toEqual([256, 257])
+  file.close()
 })
 
 test("a DeepSeek R1 on Qwen's tokenizer begins with a bos where a Qwen has none", async () => {

@@ -59,8 +59,8 @@ const SMOLLM: Kind = {
   alsoEos: [],
 }
 const GPT2: Kind = { ...SMOLLM, preTokenizer: byteLevel(true) }
-/** The split of Llama 3 with all merges (Granite 4). */
-const DBRX: Kind = { ...LLAMA3, ignoreMerges: false, addBos: false, alsoEos: [] }
+/** The split of Llama 3 with all merges (Granite 4, OLMo 2, Olmo 3, Phi-4). */
+const DBRX: Kind = { ...LLAMA3, ignoreMerges: false, addBos: false, alsoEos: ['<|im_end|>', '<|endoftext|>'] }
 /** Qwen 2's tokenizer with other special tokens. */
 const R1_QWEN: Kind = { ...QWEN2, addBos: true, alsoEos: [] }
 /** One split after the other, each of what the one before left. */
@@ -109,7 +109,7 @@ const GPT4O: Kind = {
   normalizer: null,
   ignoreMerges: false,
   addBos: false,
-  alsoEos: [],
+  alsoEos: ['<|end|>', '<|endoftext|>'],
 }
 /** SentencePiece's, which splits nothing. */
 const GEMMA: Kind = {
@@ -117,7 +117,7 @@ const GEMMA: Kind = {
   normalizer: SENTENCEPIECE_NORMALIZER,
   ignoreMerges: false,
   addBos: true,
-  alsoEos: ['<end_of_turn>'],
+  alsoEos: ['<end_of_turn>', '<eos>'],
 }
 const KINDS: Record<string, Kind> = {
   smollm: SMOLLM,
