@@ -174,10 +174,25 @@ function exactPreTokenizer(pre: Json | null): Json | null {
   return pre
 }
 
+/** Letters beyond ASCII that are an s or a k where case is left out: the long s and the sign of kelvins. The library's (?i:) has ASCII's alone. */
+const FOLDED = new Map([
+  ['s', '\u017f'],
+  ['k', '\u212a'],
+])
+const withFolded = (letters: string): string => letters + Array.from(letters.toLowerCase(), (l) => FOLDED.get(l) ?? '').join('')
+
+/** Groups without case, of words and of letters in brackets ('(?i:[sdmt]|ll|ve|re)), with these letters. */
+const foldedGroups = (regex: string): string =>
+  regex.replaceAll(
+    /\(\?i:(?:[^()[\]\\]|\[[a-z]+\])*\)/giu,
+    (group) =>
+      `(?i:${group.slice(4).replaceAll(/\[([a-z]+)\]|[sk]/giu, (found, inside?: string) => `[${withFolded(inside ?? found)}]`)}`,
+  )
+
 /** A Split whose behaviour the library has. */
 function exactSplit(pre: Json): Json {
   const { Regex: regex, String: text } = pre.pattern as { Regex?: string; String?: string }
-  const found = regex ?? literally(text ?? '')
+  const found = regex === undefined ? literally(text ?? '') : foldedGroups(regex)
   const between = `(?:(?!${found})[\\s\\S])+`
   switch (`${pre.invert ? 'inverted ' : ''}${String(pre.behavior)}`) {
     case 'Isolated':
