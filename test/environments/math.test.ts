@@ -1,7 +1,9 @@
 /** Answers in mathematics: a table of pairs that are or are not the same, where the answer stands in a text, and what a hostile one may cost. */
 import { readFileSync } from 'node:fs'
 import { afterAll, describe, expect, test } from 'vitest'
+import { sameAnswer } from '../../src/environments/math/compare.ts'
 import { closeMath, extractAnswer, lastBoxed, mathEqual, MathRubric } from '../../src/environments/math/index.ts'
+import { symbols } from '../../src/environments/math/symbols.ts'
 import { runRollout } from '../../src/environments/rollout.ts'
 import { SingleTurnEnv } from '../../src/environments/single-turn.ts'
 import fc from '../fast-check.ts'
@@ -35,6 +37,18 @@ describe('a table of answers', async () => {
   test('the same answer is known in all ways to write it, in either order', () => {
     expect(words(verdicts.filter(({ same, there, back }) => same && !(there && back)))).toEqual([])
   })
+})
+
+test.each([
+  ['k', 'k(y)'],
+  ['m', '\\det m'],
+  ['n', 'n[2]'],
+  ['p', "p'(2)"],
+  ['q', '\\lnot q'],
+])('%s after the answer %s is read as before it', (name, odd) => {
+  sameAnswer('1', odd, symbols, {})
+  expect(sameAnswer(`(3${name}+1)(y-7)`, `(3\\cdot ${name}+1)(y-7)`, symbols, {})).toBe(true)
+  expect(sameAnswer(`|${name}|`, `|-${name}|`, symbols, {})).toBe(true)
 })
 
 describe('any number', () => {

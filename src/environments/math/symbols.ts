@@ -66,6 +66,7 @@ function variables(...expressions: Expression[]): string[] {
 }
 
 type Point = Record<string, number | Expression>
+type Equation = { left: string; right: string }
 
 /**
  * Yields points far from 0, at which each variable has both signs. They only ever show that expressions differ. If one of the expressions takes a
@@ -121,9 +122,38 @@ function sameEverywhere(a: Expression, b: Expression, names: string[]): boolean 
   return true
 }
 
+/** `a(b+c)` is a product, unless the name is one that functions have. Without a declaration it is a call of a function a. */
+const factors = [
+  ...'abcdjklmnopqrstuvwxyzABCDEIJKLMNOPQRSTUVWXYZ',
+  'alpha',
+  'beta',
+  'gamma',
+  'delta',
+  'theta',
+  'lambda',
+  'mu',
+  'omega',
+]
+
+/**
+ * Runs one comparison in a scope of its own. The engine remembers what an expression tells of its symbols: after an answer with `x(y)`, x would be a
+ * function in all later answers of this thread.
+ */
+function scoped<Args extends unknown[], T>(compare: (...args: Args) => T): (...args: Args) => T {
+  return (...args) => {
+    ce.pushScope()
+    try {
+      for (const name of factors) ce.declare(name, 'number')
+      return compare(...args)
+    } finally {
+      ce.popScope()
+    }
+  }
+}
+
 /** `Symbols` by compute-engine. */
 export const symbols: Symbols = {
-  same(latexA, latexB) {
+  same: scoped((latexA: string, latexB: string) => {
     const [a, b] = [parse(latexA), parse(latexB)]
     if (!a || !b) return false
     const infinities = [latexA, latexB].filter((latex) => latex.includes('\\infty')).length
@@ -131,10 +161,10 @@ export const symbols: Symbols = {
     if (infinities > 0) return infinities === 2 && a.isSame(b)
     const names = variables(a, b)
     return names.length === 0 ? sameConstant(a, b) : sameEverywhere(a, b, names)
-  },
+  }),
 
-  sameEquation(first, second) {
-    const minus = (equation: { left: string; right: string }) => parse(`(${equation.left})-(${equation.right})`)
+  sameEquation: scoped((first: Equation, second: Equation) => {
+    const minus = (equation: Equation) => parse(`(${equation.left})-(${equation.right})`)
     const [a, b] = [minus(first), minus(second)]
     if (!a || !b) return false
     const names = variables(a, b)
@@ -149,12 +179,12 @@ export const symbols: Symbols = {
       if (isFinite(there)) at.push(there)
     }
     return at.every((c) => Math.hypot(c.re - base.re, c.im - base.im) <= 1e-12 * size(base))
-  },
+  }),
 
-  numeric(latex) {
+  numeric: scoped((latex: string) => {
     const expression = parse(latex)
     if (!expression || expression.unknowns.length > 0) return null
     const { re, im } = value(expression)
     return Number.isFinite(re) && im === 0 ? re : null
-  },
+  }),
 }
