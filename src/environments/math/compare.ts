@@ -41,6 +41,7 @@ function named(a: Answer, b: Answer): [Answer, Answer] {
 
 const isStatement = (answer: Answer) => answer.kind === 'equation' || answer.kind === 'relation'
 const isName = (text: string) =>
+  !/\b(?:not|never|minus|negative|wrong)\b/iu.test(text) &&
   /^(?:[a-zA-Z](?:_\{?\w+\}?)?'*|\\[a-z]+|[a-zA-Z]\([a-zA-Z]\)|\([a-zA-Z](?:\s*,\s*[a-zA-Z])+\)|\\text\{[^{}]*\}|[A-Za-z ]+)$/u.test(
     text,
   )

@@ -124,7 +124,7 @@ function sameEverywhere(a: Expression, b: Expression, names: string[]): boolean 
 
 /** `a(b+c)` is a product, unless the name is one that functions have. Without a declaration it is a call of a function a. */
 const factors = [
-  ...'abcdjklmnopqrstuvwxyzABCDEIJKLMNOPQRSTUVWXYZ',
+  ...Array.from('abcdjklmnopqrstuvwxyzABCDEIJKLMNOPQRSTUVWXYZ'),
   'alpha',
   'beta',
   'gamma',

@@ -76,7 +76,7 @@ export function splitUnit(text: string): Measured {
       factor += `\\times ${scales[scale[1].toLowerCase()]}`
       name = (scale[2] ?? '').trim()
     }
-    if (/^\([A-Z]\)$/u.test(name) || /^(?:,|(?:and|or)\b)/iu.test(name)) break // "5\text{ or more}" is not 5
+    if (/^\([A-Z]\)$/u.test(name) || /^(?:,|(?:and|or|squared|cubed|factorial)\b)/iu.test(name)) break // "5\text{ or more}", "5 squared" are not 5
     if (name === '\\degree' && /\\[a-z]/u.test(s.slice(0, tail.index))) break // \sin 30\degree
     const plain =
       name === '\\degree' ? 'degree' : name === '\\%' ? '%' : name === '¢' ? 'cent' : (currencies[name] ?? canonicalUnit(name))
