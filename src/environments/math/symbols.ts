@@ -141,9 +141,11 @@ const factors = [
  */
 function scoped<Args extends unknown[], T>(compare: (...args: Args) => T): (...args: Args) => T {
   return (...args) => {
+    const said = JSON.stringify(args)
     ce.pushScope()
     try {
-      for (const name of factors) ce.declare(name, 'number')
+      // All of them take 0.6 of the 2 ms that constants take.
+      for (const name of factors) if (said.includes(name)) ce.declare(name, 'number')
       return compare(...args)
     } finally {
       ce.popScope()
