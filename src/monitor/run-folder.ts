@@ -104,7 +104,6 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
     throw new UserError(`${path} is a file, not a folder: choose another run_name or output_dir, or move the file.`)
   }
   const before = existsSync(path)
-  if (resume && !before) checkRun(path)
   let release: ReleaseLock | undefined
   let made = false
   try {

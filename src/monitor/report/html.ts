@@ -16,7 +16,7 @@ import { comparedPlots, comparedTables, compareTitle, readRuns } from './compare
 import { evalKeys, FIRST, keysOf, rewardEnds, section, table, values } from './parts.ts'
 import { figure, PLOT_STYLE, plotFiles, writePlots, type Plot, type PlotFiles } from './plots.ts'
 import { answerPairs, readBriefs, type RolloutBrief } from '../rollout-writer.ts'
-import { callsOf, messagesOf, plain } from '../view/rollouts.ts'
+import { callsOf, messagesOf, plain } from '../row-messages.ts'
 
 /** Samples of each environment, and characters of one answer. */
 const SAMPLES = 4

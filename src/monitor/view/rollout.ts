@@ -2,7 +2,8 @@
 import { mean } from '../aggregate.ts'
 import type { RolloutRow, TokensRow } from '../rollout-writer.ts'
 import { rowAt } from './lines.ts'
-import { messagesOf, type Rollouts } from './rollouts.ts'
+import { messagesOf } from '../row-messages.ts'
+import type { Rollouts } from './rollouts.ts'
 import type { Run } from './runs.ts'
 import type { RolloutDetails, TokenKind, ViewSibling, ViewToken, ViewTurn } from './types.ts'
 

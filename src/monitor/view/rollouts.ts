@@ -3,6 +3,7 @@ import { lstatSync } from 'node:fs'
 import { setImmediate as turn } from 'node:timers/promises'
 import type { Message } from '../../common/types.ts'
 import { reaches } from '../aggregate.ts'
+import { callsOf, messagesOf, plain } from '../row-messages.ts'
 import type { RolloutRow } from '../rollout-writer.ts'
 import { Cache } from './cache.ts'
 import { GrowingFile, linesOf, openFile, parseRow } from './lines.ts'
@@ -192,23 +193,7 @@ function orderOf(sort: NonNullable<RolloutQuery['sort']>): (a: RolloutSummary, b
   }
 }
 
-/** The messages of a row, whatever the file contains; a text is one message of `role`. */
-export function messagesOf(value: unknown, role: 'user' | 'assistant' = 'user'): Message[] {
-  if (typeof value === 'string') return [{ role, content: value }]
-  return Array.isArray(value)
-    ? value.filter((item): item is Message => typeof item === 'object' && item !== null && !Array.isArray(item))
-    : []
-}
-
-/** A field of a row as text, whatever the file contains. */
-export const plain = (value: unknown): string =>
-  typeof value === 'string' ? value : value === undefined || value === null ? '' : JSON.stringify(value)
-
 const contentOf = ({ content }: Message): string => plain(content)
-
-/** Names and arguments of calls. Arguments are JSON already; encoded again, every quote would get a backslash. */
-export const callsOf = ({ tool_calls: calls }: Message): [name: string, args: string][] =>
-  Array.isArray(calls) ? calls.map((call) => [plain(call?.function?.name), plain(call?.function?.arguments)]) : []
 
 /** All that a search looks through. */
 function textOf(row: RolloutRow): string {
