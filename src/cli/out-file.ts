@@ -14,7 +14,7 @@ import {
 import { dirname, join } from 'node:path'
 import { isSystemError, messageOf, UserError } from '../common/errors.ts'
 import { makeFolder } from '../common/folders.ts'
-import { isReplaceable, writeFileAtomic } from '../monitor/files.ts'
+import { isReplaceable, writeFileAtomic } from '../common/atomic.ts'
 
 /** Makes the folder of the file. @throws UserError where nothing can be written there */
 export function checkOut(path: string): void {

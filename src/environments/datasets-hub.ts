@@ -10,7 +10,7 @@ import { makeFolder } from '../common/folders.ts'
 import { UserError } from '../common/errors.ts'
 import { hubAccess, hubCache, hubFailure, hubUrl, offlineBy, openHubFile } from '../common/hub.ts'
 import { fetchHubFile, sizeOf, type HubEntry } from '../common/hub-file.ts'
-import { writeFileAtomic } from '../monitor/files.ts'
+import { writeFileAtomic } from '../common/atomic.ts'
 import { mendOf, tableEndings } from './tables.ts'
 
 export interface SplitOptions {

@@ -1,47 +1,18 @@
-/** File operations for the rest of src/monitor: atomic replacement, and files of JSON lines. */
+/** Files of JSON lines, for the rest of src/monitor. */
 import {
   closeSync,
   existsSync,
   fsyncSync,
   ftruncateSync,
-  lstatSync,
   openSync,
   readFileSync,
   readSync,
-  rmSync,
   fstatSync,
   statSync,
-  writeFileSync,
   writeSync,
 } from 'node:fs'
 import { open } from 'node:fs/promises'
-import { dirname } from 'node:path'
-import { syncFolderSync } from '../common/folders.ts'
-import { moveToSync } from '../common/renames.ts'
-
-/** Replaces `path` so that a reader, or a machine that loses power, sees the old text or the new one and never a part of either. */
-export function writeFileAtomic(path: string, text: string | Iterable<string>): void {
-  const aside = `${path}.${process.pid}.tmp`
-  try {
-    const fd = openSync(aside, 'w')
-    try {
-      for (const part of typeof text === 'string' ? [text] : text) writeFileSync(fd, part)
-      fsyncSync(fd)
-    } finally {
-      closeSync(fd)
-    }
-    moveToSync(aside, path)
-  } catch (error) {
-    rmSync(aside, { force: true })
-    throw error
-  }
-  syncFolderSync(dirname(path))
-}
-
-/** Whether a path may be replaced by a new file. A link, a pipe or a device that the user named must stay, and is written into. */
-export function isReplaceable(path: string): boolean {
-  return lstatSync(path, { throwIfNoEntry: false })?.isFile() ?? true
-}
+import { writeFileAtomic } from '../common/atomic.ts'
 
 /** Syncs a file to disk without blocking the process; does nothing where the file is gone. */
 export async function settleFile(path: string): Promise<void> {

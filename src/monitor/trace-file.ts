@@ -2,7 +2,7 @@
 import { open, rm } from 'node:fs/promises'
 import { moveTo } from '../common/renames.ts'
 import type { TraceEvent } from '../common/trace.ts'
-import { isReplaceable } from './files.ts'
+import { isReplaceable } from '../common/atomic.ts'
 
 /** How many events are formatted in one turn of the event loop. */
 const atOnce = 2000

@@ -79,7 +79,7 @@ it.runIf(existsSync('/dev/full'))(
     setEnvironment({ XDG_CACHE_HOME: join(cache, 'full'), DAWN_RL_TUNE: undefined })
     const folder = join(cache, 'full', 'dawn-rl')
     mkdirSync(folder, { recursive: true })
-    symlinkSync('/dev/full', join(folder, `tune.json.${process.pid}`))
+    symlinkSync('/dev/full', join(folder, `tune.json.${process.pid}.tmp`))
     const gpu = await Gpu.open()
     expect(() => writeTuned(gpu, {})).toThrow(
       `What is measured cannot be kept in ${folder}: ENOSPC: no space left on device, write. Set XDG_CACHE_HOME to another folder.`,

@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
 import { moveTo, moveToSync } from '../../src/common/renames.ts'
 import { writeFolderWhole, writeWhole } from '../../src/model/files/files.ts'
-import { writeFileAtomic } from '../../src/monitor/files.ts'
+import { writeFileAtomic } from '../../src/common/atomic.ts'
 import { pointAt } from '../../src/monitor/run-folder.ts'
 import { canLink } from '../windows.ts'
 

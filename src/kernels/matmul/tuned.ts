@@ -1,10 +1,10 @@
 /** Tables of tile sizes in the user's cache, one for each GPU adapter and driver: `~/.cache/dawn-rl/tune.json`, or under XDG_CACHE_HOME. */
-import { accessSync, constants, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { accessSync, constants, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
+import { writeFileAtomic } from '../../common/atomic.ts'
 import { cacheFolder } from '../../common/cache.ts'
 import { messageOf, UserError } from '../../common/errors.ts'
 import { makeFolder } from '../../common/folders.ts'
-import { moveToSync } from '../../common/renames.ts'
 import type { Gpu } from '../../gpu/gpu.ts'
 import { cpuLanes } from '../common/lanes.ts'
 import type { Tiles } from './tiles.ts'
@@ -51,13 +51,10 @@ export function writeTuned(gpu: Gpu, tiles: Partial<Tiles>): string {
   const path = tunePath()
   const file = readFile()
   file.adapters[tuneKey(gpu)] = { tiles, date: new Date().toISOString().slice(0, 10) }
-  const aside = `${path}.${process.pid}`
   try {
     makeFolder(dirname(path))
-    writeFileSync(aside, JSON.stringify(file, undefined, 2) + '\n')
-    moveToSync(aside, path)
+    writeFileAtomic(path, `${JSON.stringify(file, undefined, 2)}\n`)
   } catch (error) {
-    rmSync(aside, { force: true })
     throw unkept(dirname(path), error)
   }
   return path

@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { writeFileAtomic } from '../files.ts'
+import { writeFileAtomic } from '../../common/atomic.ts'
 import { isMetricsRow, type MetricsRow } from '../metrics-writer.ts'
 import type { SinkState } from './types.ts'
 
