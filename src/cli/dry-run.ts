@@ -19,10 +19,13 @@ import { refuseLonger } from '../model/config/longrope.ts'
 import { checkRun } from '../monitor/run-folder.ts'
 import { checkpointToResume, originOf } from './train-checkpoints.ts'
 import { placeOf } from './train-folder.ts'
-import { maxSeqLenIs } from './train-inputs.ts'
+import { maxSeqLenIs, openAdapter } from './train-inputs.ts'
 import { adapterWords, withMicroBatch } from './gpu-memory.ts'
 
-/** Prints the resolved config, the memory table and the disk line. @throws UserError for an adapter that does not exist */
+/**
+ * Prints the resolved config, the memory table and the disk line.
+ * @throws UserError for a GPU adapter that does not exist, a length that the model does not have, and a LoRA adapter from which the run cannot start
+ */
 export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
   const begin = await beginLine(loaded)
   const best = await bestAdapter()
@@ -43,6 +46,7 @@ export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
   }
   for (const files of [model, reference])
     if (files) refuseLonger(files, config.trainer.args.max_seq_len, maxSeqLenIs(config.trainer.args))
+  if (config.model.adapter) await openAdapter(config, model)
   const table = memoryTable(memoryOf(config, { ...model, reference }, best?.limits), model.config, best?.limits)
   console.log(`# GPU memory for ${model.name}\n${table.replaceAll(/^/gm, '#')}`)
   if (noReference) console.log(`# the reference model is not counted: ${noReference}`)

@@ -1,6 +1,6 @@
 /** `train --dry-run` where vLLM samples: it says what it would start, or whom it would ask, and counts no cache of its own. */
 import { spawnSync } from 'node:child_process'
-import { cpSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { cpSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -107,4 +107,21 @@ test('the adapter is the one that the run would take, by DAWN_RL_ADAPTER too', (
   const none = of('no such adapter')
   expect(none.status).toBe(2)
   expect(none.stderr).toMatch(/No WebGPU adapter has 'no such adapter' in its name/)
+})
+
+test('a LoRA adapter from which the run could not start is refused', () => {
+  const sft = join(folder, 'sft.toml')
+  writeFileSync(
+    sft,
+    `model.name = '${join(root, 'models/tiny')}'\ndata.env.id = 'reverse-text'\ntrainer.args.output_dir = '${folder}'\n`,
+  )
+  for (const command of [
+    ['train.js', '@', 'configs/tiny.toml', '--output_dir', folder],
+    ['cli.js', 'sft', '@', sft],
+  ]) {
+    const words = [...command, '--dry-run', '--model.adapter', join(folder, 'no-adapter')]
+    const { status, stderr } = spawnSync(process.execPath, words, { cwd: root, encoding: 'utf8' })
+    expect(status, stderr).toBe(2)
+    expect(stderr).toMatch(/There is no folder \S+no-adapter/)
+  }
 })
