@@ -116,9 +116,10 @@ async function evaluate(words: string[], options: EvalOptions): Promise<void> {
     if (scores.some((score) => !score.avg)) process.exitCode = 1
     if (scores.length > 0)
       console.log('\nIntervals: 95 % bootstrap over examples. mixed: examples whose answers differ in reward.')
-    console.log(`results  ${folders.join('\n         ')}`)
+    if (folders.length > 0) console.log(`results  ${folders.join('\n         ')}`)
     if (stop.signal.aborted) {
-      console.error('Stopped: finished examples are kept; the same command with --resume continues.')
+      const kept = 'Stopped: finished examples are kept; the same command with --resume continues.'
+      console.error(folders.length > 0 ? kept : 'Stopped before the first example: nothing was written.')
       process.exitCode = 130
     }
   } finally {

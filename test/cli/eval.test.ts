@@ -216,3 +216,16 @@ test('mistakes are sentences, and leave nothing behind', { timeout: 120_000 }, a
   })
   expect(readdirSync(runs.outputs)).toContain('made')
 })
+
+test('stopped before the first answer', { timeout: 60_000 }, async () => {
+  // On opening, which comes after the model is loaded and before any answer, it asks its own process to stop.
+  const early = runs.write(
+    'early.ts',
+    `import even from './even.ts'
+     export default async (args) => Object.assign(await even(args), { async open() { process.kill(process.pid, 'SIGINT'); await new Promise((r) => setTimeout(r, 50)) } })`,
+  )
+  const { code, stdout, stderr } = await evaluate([early, '-m', 'tiny', ...small])
+  expect(code, stderr).toBe(130)
+  expect(stdout).not.toMatch(/results/)
+  expect(stderr).toMatch(/^Stopped before the first example: nothing was written\.$/m)
+})
