@@ -1,12 +1,14 @@
 /** `sft`: supervised training on the answers of a data file or of an environment. It also makes new, small models. */
 import type { Command } from 'commander'
 import { AT, CLI, TRAIN } from '../common/commands.ts'
+import { UserError } from '../common/errors.ts'
 import { whenThereIsRoom } from '../common/faults.ts'
 import type { Metrics } from '../common/types.ts'
 import type { TraceWish } from '../config/load.ts'
 import { shellWord } from '../monitor/format.ts'
 import type { LoadedSft, SftRun } from './sft-setup.ts'
 import { reportAtEnd } from './report.ts'
+import { NEVER_BEGAN } from './stop.ts'
 import type { StepTimeline } from './timeline.ts'
 import type { StepTrace } from './trace.ts'
 
@@ -52,7 +54,7 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
   const timeline = new StepTimeline({ path: folder.timelinePath, firstStep: trainer.step, warn })
   const sinks = followRun(args.report_to, { path: folder.path, name: folder.runName, config }, { warn })
   let trace: StepTrace | undefined
-  let failed = false
+  let [failed, keep] = [false, true]
   try {
     const before = stop.aborted ? undefined : await heldOutLoss(run, timeline)
     const begun = trainer.step
@@ -64,11 +66,14 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
     const after = stop.aborted || trainer.step === begun ? undefined : await heldOutLoss(run, timeline)
     if (after !== undefined) out.print(`held-out loss after training ${after.toFixed(3)}`)
     if (trainer.step > 0) out.print(`checkpoint: ${folder.checkpointPath(trainer.step)}`)
-    if (trainer.step < args.max_steps)
+    if (trainer.step === 0) {
+      keep = false
+      out.print(NEVER_BEGAN)
+    } else if (trainer.step < args.max_steps)
       out.print(
         `stopped after step ${trainer.step} of ${args.max_steps}; to continue: ${CLI} sft ${AT} ${shellWord(folder.configPath)} --resume`,
       )
-    await reportAtEnd(folder.path, warn)
+    if (keep) await reportAtEnd(folder.path, warn)
     if (trainer.step === args.max_steps) {
       const { save_to: target } = args
       if (target) {
@@ -85,10 +90,13 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
   } catch (error) {
     failed = true
     const { lost } = trainer.decoder.gpu
+    // After a user's mistake the folder is removed, unless it holds results.
+    keep = lost !== undefined || !(error instanceof UserError)
     throw lost ? new LostRun(folder, lost, config) : error
   } finally {
     const opened = [run, { close: () => sinks.close(failed) }, { close: () => trace?.close() }, timeline]
     await (failed ? giveUp : closeAll)(opened)
+    if (!keep) folder.discard()
   }
 }
 

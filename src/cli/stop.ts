@@ -2,6 +2,9 @@
 import { messageWithPlace } from '../common/errors.ts'
 import { isDeadOutput } from '../common/faults.ts'
 
+/** The last words of a run without a step; its folder, which holds nothing, is removed. */
+export const NEVER_BEGAN = 'Stopped before the first step was done: there is nothing to resume.'
+
 const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
 
 /**

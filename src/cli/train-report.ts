@@ -7,6 +7,7 @@ import { shellWord } from '../monitor/format.ts'
 import { finalReport, type EvalSummary, type SamplePair } from '../monitor/terminal/last-words.ts'
 import { answerPairs, readBriefs, rolloutRow, type RolloutBrief, type RolloutRow } from '../monitor/rollout-writer.ts'
 import type { LoopResult } from '../orchestrator/loop.ts'
+import { NEVER_BEGAN } from './stop.ts'
 import { bestStep } from './train-checkpoints.ts'
 import { missedEvals, type Run } from './train-setup.ts'
 
@@ -19,7 +20,7 @@ export function reportRun(run: Run, result: LoopResult): void {
   const { args } = config.trainer
   const { lastStep } = result
   const { console: out } = run.parts.monitor
-  if (lastStep === 0) return out.print('\nStopped before the first step was done: there is nothing to resume.')
+  if (lastStep === 0) return out.print(`\n${NEVER_BEGAN}`)
   if (lastStep < args.max_steps) out.print(`\nStopped after step ${lastStep} of ${args.max_steps}; it is saved.`)
   // In a resumed run the first process did the evaluation before training.
   const before = readBriefs(folder.rolloutsPath(0)).filter(({ split }) => split === 'eval')

@@ -240,6 +240,23 @@ test('the loss on held-out examples says of which step it is, and is computed on
   expect(stopped.text).not.toContain('after training')
 })
 
+test('stopped before its first step, a run leaves no folder that would block its name', async () => {
+  const early = write(
+    'early.ts',
+    `import { Rubric, SingleTurnEnv } from 'dawn-rl/environments'
+     export default () => {
+       process.kill(process.pid, 'SIGINT')
+       return SingleTurnEnv.create({ id: 'early', rubric: new Rubric({ any: () => 1 }), dataset: [...'abcd'].map((c) => ({ prompt: c, answer: c })) })
+     }`,
+  )
+  const args = `run_name = "early"\noutput_dir = ${JSON.stringify(join(folder, 'out'))}\nuse_lora = false\nbatch_size = 1\nmax_steps = 2\nmax_seq_len = 64`
+  const file = write('early.toml', `${newModel}\n[data.env]\nid = ${JSON.stringify(early)}\n[trainer.args]\n${args}\n`)
+  const { code, text } = await sft('@', file)
+  expect(text).toContain('Stopped before the first step was done: there is nothing to resume.\n')
+  expect(code, text).toBe(0)
+  expect(existsSync(join(folder, 'out', 'early'))).toBe(false)
+})
+
 test('a token that the tokenizer has and the model has not is refused', async () => {
   const model = join(folder, 'more-tokens')
   cpSync(join(root, 'models/tiny'), model, { recursive: true })
