@@ -106,7 +106,12 @@ test('tensors have the names of its files, and the usual seven modules stand for
   expect(attentionLayers(config)).toBe(1)
   expect(adapterModules(config, LINEAR_MODULES)).toEqual(['q_proj', 'k_proj', 'v_proj', 'out_proj', 'w1', 'w3', 'w2', 'in_proj'])
   expect(adapterModules(config, ['q_proj', 'down_proj', 'w1'])).toEqual(['q_proj', 'w2', 'w1'])
-  expect(adapterModules({ ...config, family: 'llama', shortConv: undefined }, LINEAR_MODULES)).toEqual([...LINEAR_MODULES])
+  const llama = { ...config, family: 'llama' as const, shortConv: undefined }
+  expect(adapterModules(llama, LINEAR_MODULES)).toEqual([...LINEAR_MODULES])
+  for (const asked of [['in_proj'], ['q_proj', 'in_proj'], [...LINEAR_MODULES, 'in_proj']])
+    expect(() => adapterModules(llama, asked)).toThrow(
+      'lora_target_modules names in_proj, but no layer of this model has it. Choose from q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj.',
+    )
 })
 
 test.each(['token_embd_norm', 'output_norm'])(
