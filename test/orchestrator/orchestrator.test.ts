@@ -287,7 +287,7 @@ test('an evaluation that nothing ends stops at its limit by name', async () => {
   await orchestrator.close()
 })
 
-test('all rollouts failing stops with the first reason; exit code 2 where the reward or the environment is at fault', async () => {
+test('all rollouts failing stops with the first reason; exit code 2 where the reward, the environment or a time limit is at fault', async () => {
   const broken = await makeOrchestrator(() => ({ text: '', fails: 'the device is lost' }))
   const device = await broken.orchestrator.batch(1, 0).catch((e: unknown) => e)
   expect(device).toMatchObject({ message: 'All 6 rollouts of step 1 failed. The first error: the device is lost.' })
@@ -295,7 +295,9 @@ test('all rollouts failing stops with the first reason; exit code 2 where the re
   const hanging = await numbersEnv('one', 1)
   const late = Object.assign(Object.create(hanging.env), { rollout: () => new Promise(() => {}) }) as typeof hanging.env
   const slow = await makeOrchestrator(counting, { environments: [{ ...hanging, env: late }], generationTimeoutSeconds: 0.01 })
-  await expect(slow.orchestrator.batch(1, 0)).rejects.toThrow('limit of 0.01 s. Raise trainer.args.generation_timeout.')
+  const limited = await slow.orchestrator.batch(1, 0).catch((e: unknown) => e)
+  expect(String(limited)).toContain('limit of 0.01 s. Raise trainer.args.generation_timeout.')
+  expect(limited).toBeInstanceOf(UserError)
   const wrong = await makeOrchestrator(() => ({ text: 'x' }))
   const reward = await wrong.orchestrator.batch(1, 0).catch((e: unknown) => e)
   expect(reward).toBeInstanceOf(UserError)
