@@ -13,8 +13,12 @@ export class UserError extends Error {
   override name = 'UserError'
 }
 
-/** The message of anything that was thrown. */
+/**
+ * The message of anything that was thrown. If none of a host's addresses can be reached, Node's error has no message of its own, only those of the
+ * addresses.
+ */
 export function messageOf(error: unknown): string {
+  if (error instanceof AggregateError && error.message === '') return error.errors.map(messageOf).join(', ')
   return error instanceof Error ? error.message : String(error)
 }
 

@@ -1,11 +1,16 @@
 /** What is said of what was thrown. */
 import { spawnSync } from 'node:child_process'
+import dns from 'node:dns'
+import { once } from 'node:events'
 import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
-import { afterAll, expect, test } from 'vitest'
-import { placeInCode } from '../../src/common/errors.ts'
+import { afterAll, expect, test, vi } from 'vitest'
+import { messageOf, placeInCode } from '../../src/common/errors.ts'
+import { hubFailure } from '../../src/common/hub.ts'
+import { patientFetch } from '../../src/common/patient-fetch.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-errors-'))
 afterAll(() => rmSync(folder, { recursive: true }))
@@ -37,4 +42,25 @@ test.each([
     thrown.stack = `Error: no\n    at node:internal/process:1:2\n    ${line}`
     expect(placeInCode(thrown)?.split(/[\\/]/).at(-1)).toBe('mine.ts:2:23')
   }
+})
+
+test('a host with several addresses, none of which can be reached: what is wrong with each of them', async () => {
+  const free = createServer().listen(0, '127.0.0.1')
+  await once(free, 'listening')
+  const { port } = free.address() as AddressInfo
+  await new Promise((closed) => free.close(closed))
+  const lookup = vi.spyOn(dns, 'lookup').mockImplementation(((
+    _host: string,
+    _options: object,
+    done: (...found: unknown[]) => void,
+  ) =>
+    done(null, [
+      { address: '127.0.0.1', family: 4 },
+      { address: '127.0.0.2', family: 4 },
+    ])) as never)
+  const refused = `connect ECONNREFUSED 127.0.0.1:${port}, connect ECONNREFUSED 127.0.0.2:${port}`
+  const asked = async (fetchIt: typeof fetch) => await fetchIt(`http://hub.invalid:${port}`).catch((error: unknown) => error)
+  expect(messageOf(await asked(patientFetch))).toBe(refused)
+  expect(hubFailure(await asked(fetch), 'model')).toBe(`fetch failed (${refused})`)
+  lookup.mockRestore()
 })
