@@ -91,6 +91,9 @@ export async function openHubFile(
   throw Object.assign(new Error(`the answer for ${path} has status ${statusCode}`), { statusCode })
 }
 
+/** Codes of a disk that is full or a folder that cannot be written. Those of the network are in the error's cause. */
+const CANNOT_KEEP = ['EACCES', 'EPERM', 'EROFS', 'ENOSPC', 'EDQUOT']
+
 /** Says why a `what` could not be downloaded, for someone who does not know HTTP's status codes. */
 export function hubFailure(error: unknown, what: string): string {
   const status = (error as { statusCode?: unknown }).statusCode
@@ -100,6 +103,8 @@ export function hubFailure(error: unknown, what: string): string {
     return 'the server has had too many requests for now (status 429). Try again in some minutes, or set HF_TOKEN: a token may ask more often'
   if (Number(status) >= 500)
     return `the server has failed (status ${Number(status)}). Try again later: files that are complete are kept`
+  if (CANNOT_KEEP.includes(String((error as NodeJS.ErrnoException).code)))
+    return `it cannot be kept in the cache ${hubCache()} (${messageOf(error)}). Make room there, or name another folder in HF_HUB_CACHE`
   const cause = error instanceof Error && error.cause ? ` (${messageOf(error.cause)})` : ''
   return `${messageOf(error)}${cause}`
 }

@@ -3,7 +3,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { homedir, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, expect, onTestFinished, test, vi } from 'vitest'
-import { hubAccess, hubCache } from '../../src/common/hub.ts'
+import { hubAccess, hubCache, hubFailure } from '../../src/common/hub.ts'
 
 const environment = { ...process.env }
 afterEach(() => void (process.env = { ...environment }))
@@ -62,3 +62,16 @@ test('the places of the Python libraries are read as they read them', () => {
   expect(where({ XDG_CACHE_HOME: '~' })).toBe(join(homedir(), 'huggingface/hub'))
   expect(where({ HF_HUB_CACHE: '$NOT_SET/c' })).toBe('$NOT_SET/c')
 })
+
+test.each(['ENOSPC: no space left on device, write', 'EACCES: permission denied, mkdir', 'EROFS: read-only file system, mkdir'])(
+  'a cache of the hub that cannot be written says which folder it is and how to name another: %s',
+  (message) => {
+    process.env.HF_HUB_CACHE = '/full/hub'
+    const error = Object.assign(new Error(message), { code: message.split(':')[0] })
+    expect(hubFailure(error, 'model')).toBe(
+      `it cannot be kept in the cache /full/hub (${message}). Make room there, or name another folder in HF_HUB_CACHE`,
+    )
+    // The network may refuse with the same codes.
+    expect(hubFailure(new TypeError('fetch failed', { cause: error }), 'model')).toBe(`fetch failed (${message})`)
+  },
+)
