@@ -6,6 +6,7 @@ import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { cacheRoot, home } from './cache.ts'
 import { messageOf } from './errors.ts'
+import { usesProxies } from './patient-fetch.ts'
 
 /** A path from an environment variable. As in Python, ~ is the home folder and $NAME another variable, for where no shell has replaced them. */
 function expanded(path: string): string {
@@ -105,6 +106,8 @@ export function hubFailure(error: unknown, what: string): string {
     return `the server has failed (status ${Number(status)}). Try again later: files that are complete are kept`
   if (CANNOT_KEEP.includes(String((error as NodeJS.ErrnoException).code)))
     return `it cannot be kept in the cache ${hubCache()} (${messageOf(error)}). Make room there, or name another folder in HF_HUB_CACHE`
-  const cause = error instanceof Error && error.cause ? ` (${messageOf(error.cause)})` : ''
-  return `${messageOf(error)}${cause}`
+  if (!(error instanceof Error && error.cause)) return messageOf(error)
+  const proxy = ['HTTPS_PROXY', 'https_proxy', 'HTTP_PROXY', 'http_proxy'].find((name) => process.env[name])
+  const mend = proxy && !usesProxies ? `; ${proxy} is set, but Node uses it only with NODE_USE_ENV_PROXY=1` : ''
+  return `${messageOf(error)} (${messageOf(error.cause)}${mend})`
 }

@@ -10,6 +10,8 @@ const SECRETS = ['authorization', 'cookie', 'proxy-authorization']
 const THIS_MACHINE = /^(localhost|127(\.\d+){3}|\[::1\])$/u
 /** The option exists, but is not declared in the types. */
 const { proxyEnv } = (globalAgent as unknown as { options: AgentOptions }).options
+/** Whether Node was told to use the proxies that the environment names. */
+export const usesProxies = proxyEnv !== undefined
 
 /**
  * Like `fetch`, but without time limits of its own. Node's `fetch` ends a request if the answer, or the next piece of it, takes more than five

@@ -165,3 +165,18 @@ test('proxies are asked where Node is told to, and not for this machine', async 
   ])
   expect(await asked({})).toEqual([expect.stringMatching(/ENOTFOUND|EAI_AGAIN/), '/own'])
 })
+
+test('a proxy that Node was not told to use is named where the hub cannot be reached', async () => {
+  const code = `const { hubFailure } = await import(process.argv[1])
+    console.log(hubFailure(new TypeError('fetch failed', { cause: new Error('no such host') }), 'model'))`
+  const said = async (env: Record<string, string>) => {
+    const words = ['--input-type=module', '-e', code, new URL('../../src/common/hub.ts', import.meta.url).href]
+    const { stdout } = await promisify(execFile)(process.execPath, words, { env: { PATH: process.env.PATH, ...env } })
+    return stdout.trim()
+  }
+  const HTTPS_PROXY = 'http://proxy.invalid:3128'
+  expect(await said({})).toBe('fetch failed (no such host)')
+  expect(await said({ HTTPS_PROXY, NODE_USE_ENV_PROXY: '1' })).toBe('fetch failed (no such host)')
+  const mend = 'HTTPS_PROXY is set, but Node uses it only with NODE_USE_ENV_PROXY=1'
+  expect(await said({ HTTPS_PROXY })).toBe(`fetch failed (no such host; ${mend})`)
+})
