@@ -150,7 +150,9 @@ export class TurnsEnv<Own extends object = Record<string, unknown>> extends Task
       if (state.turn > 0) {
         const stop = await this.#stop(state)
         if (stop !== null) return stop
-        const said = await this.#options.envResponse([...state.prompt, ...state.completion], state)
+        const reply = this.#options.envResponse([...state.prompt, ...state.completion], state)
+        // Without a pause between a reply and its copy, in which another rollout could change the object.
+        const said = reply instanceof Promise ? await reply : reply
         if (play.over) return 'abort'
         const last = state.finalEnvResponse
         for (const message of last === undefined ? messagesOf(said, 'envResponse') : messagesOf(last, 'finalEnvResponse'))
@@ -181,7 +183,8 @@ function messagesOf(said: EnvResponse, name: string): Message[] {
   const list: unknown = said
   const isMessage = (one: Partial<Message> | null | undefined) =>
     ROLES.includes(one?.role ?? '') && typeof one?.content === 'string'
-  if (Array.isArray(list) && list.every(isMessage)) return list as Message[]
+  // Copies: an environment may say the same object again, with other words in it, in this rollout or in another one.
+  if (Array.isArray(list) && list.every(isMessage)) return (list as Message[]).map((message) => ({ ...message }))
   const found = list === undefined ? 'undefined' : (JSON.stringify(list) ?? typeof list).slice(0, 80)
   throw new Error(
     `the environment's ${name} must be text, or a list of messages {role: ${ROLES.join('|')}, content: text}; it is ${found}`,

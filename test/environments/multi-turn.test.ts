@@ -267,6 +267,19 @@ test.each<[string, unknown, string]>([
   expect(error).toContain(words)
 })
 
+test('an environment that says the same object each time, changed, changes nothing that was said before or in another rollout', async () => {
+  const reply: Message = { role: 'user', content: '' }
+  const env = await game({
+    envResponse: (_, state) => {
+      reply.content = `${state.lastText} is wrong`
+      return [reply]
+    },
+  })
+  const [one, two] = await Promise.all([play(env, saying('1', '2', '7')), play(env, saying('3', '4', '7'))])
+  expect(roles(one.completion).filter((said) => said.startsWith('user'))).toEqual(['user: 1 is wrong', 'user: 2 is wrong'])
+  expect(roles(two.completion).filter((said) => said.startsWith('user'))).toEqual(['user: 3 is wrong', 'user: 4 is wrong'])
+})
+
 test.each(['the end', ''])('last words may be a text too, and an empty one: %j', async (words) => {
   const env = await game({
     envResponse: (_, state) => {
