@@ -22,7 +22,8 @@ export interface Algorithm {
 /**
  * Computes the advantages of a step's rollouts, in the same order. Null for what is not trained on: rollouts that failed, are too old or were cut off
  * (`maskTruncated`), groups with fewer than 2 rollouts left, and groups that a filter rejects. Groups and rollouts are frozen first, as sorting a
- * group in place would assign advantages to the wrong rollouts, and changing a reward would change what is logged.
+ * group in place would assign advantages to the wrong rollouts, and changing a reward would change what is logged. Their tokens and log-probabilities
+ * are frozen too, as these are trained on.
  * @throws UserError if a filter or the advantage function throws or returns something invalid
  */
 export function assignAdvantages(
@@ -42,9 +43,17 @@ export function assignAdvantages(
 
 /** The rollouts of a group that get advantages; undefined if fewer than 2 are left, all are masked (`maskTruncated`), or a filter rejects them. */
 export function trainedOn(group: Group, algorithm: Algorithm, tooOld?: (rollout: Rollout) => boolean): Group | undefined {
-  const scored = Object.freeze(group.filter((r) => r.reward !== null && !tooOld?.(r)).map((r) => Object.freeze(r)))
+  const scored = Object.freeze(group.filter((r) => r.reward !== null && !tooOld?.(r)).map(frozen))
   if (scored.length < 2 || (algorithm.maskTruncated && scored.every((r) => r.isTruncated))) return undefined
   return algorithm.filters.every((filter) => passes(filter, scored)) ? scored : undefined
+}
+
+/** A rollout that nothing can change any more, with its lists of tokens. */
+function frozen(rollout: Rollout): Rollout {
+  const { promptIds, completion_tokens: tokens, turns = [] } = rollout
+  const lists = [promptIds, tokens.ids, tokens.logprobs, tokens.versions, turns, ...turns.map((turn) => turn.promptIds)]
+  for (const part of [tokens, ...lists]) Object.freeze(part)
+  return Object.freeze(rollout)
 }
 
 function passes({ name, run, args }: Plugin<FilterFunction>, group: Group): boolean {

@@ -115,6 +115,16 @@ test('an advantage, or a filter, that writes a reward over is refused: what is w
   expect(() => advantagesOf(group([1, 0]), withFilter(shifts))).toThrow(/threw: .*read only property 'reward'/)
 })
 
+test('an advantage, or a filter, that sorts the tokens of a rollout in place is refused: these are trained on', () => {
+  for (const key of ['ids', 'logprobs', 'versions'] as const) {
+    const sorts = (rollouts: Rollout[]) => rollouts.map((r) => Number(r.completion_tokens[key].sort()[0]))
+    expect(() => advantagesOf(group([1, 0]), withAdvantage(sorts))).toThrow(/threw: Cannot assign to read only/)
+    expect(() => advantagesOf(group([1, 0]), withFilter(sorts))).toThrow(/threw: Cannot assign to read only/)
+  }
+  const grows = (rollouts: Rollout[]) => rollouts.map((r) => r.promptIds.push(1))
+  expect(() => advantagesOf(group([1, 0]), withAdvantage(grows))).toThrow(/threw: Cannot add property/)
+})
+
 test('a filter must say true or false: a promise is always true', () => {
   expect(() =>
     advantagesOf(
