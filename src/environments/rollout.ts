@@ -277,6 +277,9 @@ const nothingPlayed: RolloutDraft = {
   stopCondition: 'error',
 }
 
+/** The trainer would read anything else as another token. */
+const areIds = (list: unknown): boolean => Array.isArray(list) && list.every((id) => Number.isInteger(id) && id >= 0)
+
 /** Checks what an environment returned: the trainer needs three arrays of the same length for a completion. */
 function checked(draft: RolloutDraft): RolloutDraft {
   const {
@@ -286,11 +289,13 @@ function checked(draft: RolloutDraft): RolloutDraft {
     isTruncated,
     stopCondition,
     metrics = {},
+    turns,
   } = (draft ?? {}) as Partial<RolloutDraft>
   const { ids, logprobs, versions } = completion_tokens ?? nothingPlayed.completion_tokens
   const isThere = {
     'completion, a list of messages': Array.isArray(completion) && completion.every((m) => typeof m?.role === 'string'),
-    'promptIds, a list of numbers': Array.isArray(promptIds),
+    'promptIds, a list of token ids': areIds(promptIds),
+    'turns, each with promptIds, a list of token ids': turns === undefined || turns.every((turn) => areIds(turn?.promptIds)),
     'completion_tokens, three lists of numbers': completion_tokens && [ids, logprobs, versions].every(Array.isArray),
     'isTruncated, true or false': typeof isTruncated === 'boolean',
     'stopCondition, a string': typeof stopCondition === 'string',
@@ -313,7 +318,11 @@ function checked(draft: RolloutDraft): RolloutDraft {
     )
   }
   if (ids.length === 0 && draft.stopCondition !== 'abort') throw new Error('the completion has no tokens')
-  const sampled = draft.turns?.reduce((sum, turn) => sum + turn.sampled, 0) ?? ids.length
+  // A log-probability may be NaN, if the sampler is broken: its token is then left out of the loss.
+  if (!areIds(ids)) throw new Error(`the completion's ids must be token ids (whole numbers of 0 or more)`)
+  const [kind] = Object.entries({ logprobs, versions }).find(([, list]) => !list.every((x) => typeof x === 'number')) ?? []
+  if (kind) throw new Error(`the completion's ${kind} must be numbers`)
+  const sampled = turns?.reduce((sum, turn) => sum + turn.sampled, 0) ?? ids.length
   if (sampled !== ids.length)
     throw new Error(`the turns have ${sampled} tokens and the completion ${ids.length}; they must agree`)
   return draft
