@@ -117,7 +117,7 @@ test('an advantage, or a filter, that writes a reward over is refused: what is w
 
 test('an advantage, or a filter, that sorts the tokens of a rollout in place is refused: these are trained on', () => {
   for (const key of ['ids', 'logprobs', 'versions'] as const) {
-    const sorts = (rollouts: Rollout[]) => rollouts.map((r) => Number(r.completion_tokens[key].sort()[0]))
+    const sorts = (rollouts: Rollout[]) => rollouts.map((r) => Number(r.completion_tokens[key].sort((a, b) => b - a)[0]))
     expect(() => advantagesOf(group([1, 0]), withAdvantage(sorts))).toThrow(/threw: Cannot assign to read only/)
     expect(() => advantagesOf(group([1, 0]), withFilter(sorts))).toThrow(/threw: Cannot assign to read only/)
   }
