@@ -75,11 +75,11 @@ function allFailed(step: number, rollouts: Rollout[], times: number): Error {
   const [{ error, completion_tokens }] = rollouts
   const limit = limitKey(error ?? '')
   const message = `All ${rollouts.length} rollouts of step ${step} failed${often}. The first error: ${sentenceOf(error ?? 'no reward')}${limit ? ` Raise ${limit}.` : ''}`
-  // A UserError if a time limit is too short, or the environment is to blame: its code threw, its prompt is too long, or it could not score the
-  // answers. Other failures are the sampler's.
+  // A UserError if a time limit is too short, or the environment is to blame: its code threw, its prompt is too long, its messages do not suit the
+  // chat template, or it could not score the answers. Other failures are the sampler's.
   const isTheirs =
     limit !== undefined ||
     completion_tokens.ids.length > 0 ||
-    /^the (?:environment(?:'s| threw| raised| ended with)|prompt has)/u.test(error ?? '')
+    /^(?:the (?:environment(?:'s| threw| raised| ended with)|prompt has)|The chat template of )/u.test(error ?? '')
   return isTheirs ? new UserError(message) : new Error(message)
 }

@@ -313,6 +313,12 @@ test('all rollouts failing stops with the first reason; exit code 2 where the re
   const environment = await own.orchestrator.batch(1, 0).catch((e: unknown) => e)
   expect(environment).toBeInstanceOf(UserError)
   expect(environment).toMatchObject({ message: expect.stringContaining('The first error: the environment threw: no board (') })
+  // An image, or roles in an order that the template refuses.
+  const refusal = 'The chat template of models/tiny does not take these messages: roles must alternate.'
+  const refused = await makeOrchestrator(() => ({ text: '', fails: refusal }))
+  const template = await refused.orchestrator.batch(1, 0).catch((e: unknown) => e)
+  expect(template).toBeInstanceOf(UserError)
+  expect(template).toMatchObject({ message: expect.stringContaining(`The first error: ${refusal}`) })
   // One in Python; what the bridge throws has a place in code of ours.
   for (const said of ["the environment raised KeyError('x')", "the environment ended with ToolError('x')"]) {
     const python = Object.assign(Object.create(source.env), {
