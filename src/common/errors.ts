@@ -62,6 +62,22 @@ export function strayError(error: unknown): unknown {
 }
 
 /**
+ * Waits for a user's file to load, which `who` names. Where nothing is left to do, Node would end the process, with code 13 and no more than a
+ * warning about our own files.
+ * @throws UserError if it awaits a promise that never settles
+ */
+export async function loaded<T>(who: string, work: () => T | Promise<T>): Promise<T> {
+  const stuck = Promise.withResolvers<never>()
+  const onIdle = () => stuck.reject(new UserError(`${who} never loads: it awaits a promise that never settles.`))
+  process.once('beforeExit', onIdle)
+  try {
+    return await Promise.race([work(), stuck.promise])
+  } finally {
+    process.off('beforeExit', onIdle)
+  }
+}
+
+/**
  * The message for an error while importing a user's file, with the line of a syntax error. If Node takes a .js file for CommonJS, as in a folder made
  * by `npm init`, the message says what to do.
  */

@@ -9,7 +9,7 @@ import { isAbsolute, join, resolve } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { z } from 'zod'
 import { SCRIPTS } from '../common/commands.ts'
-import { messageOf, messageOfImport, nearest, placeInCode, UserError } from '../common/errors.ts'
+import { loaded, messageOf, messageOfImport, nearest, placeInCode, UserError } from '../common/errors.ts'
 import { notAmong } from './known-options.ts'
 import { pythonKnows } from './python/bridge.ts'
 import type { PythonOptions } from './python/environment.ts'
@@ -115,12 +115,8 @@ export async function loadEnvironment(
 }
 
 async function attempt<T>(id: string, path: string, what: string, work: () => T | Promise<T>): Promise<T> {
-  // Where nothing is left to do, Node would end the process with a warning about our own files.
-  const stuck = Promise.withResolvers<never>()
-  const onIdle = () => stuck.reject(new UserError(`environment ${id} never loads: it awaits a promise that never settles.`))
-  process.once('beforeExit', onIdle)
   try {
-    return await Promise.race([work(), stuck.promise])
+    return await loaded(`environment ${id}`, work)
   } catch (error) {
     if (error instanceof UserError) throw error
     const place = placeInCode(error)
@@ -128,8 +124,6 @@ async function attempt<T>(id: string, path: string, what: string, work: () => T 
     const python =
       error instanceof SyntaxError && looksPython(path) ? '. It looks like Python: give it a name that ends in .py' : ''
     throw new UserError(`environment ${id} ${what}: ${message}${python}`, { cause: error })
-  } finally {
-    process.off('beforeExit', onIdle)
   }
 }
 

@@ -2,7 +2,7 @@
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { pathToFileURL } from 'node:url'
-import { messageOf, messageOfImport, UserError } from '../common/errors.ts'
+import { loaded, messageOf, messageOfImport, UserError } from '../common/errors.ts'
 import groupMean from './advantages/group_mean.ts'
 import type { Rollout } from '../common/types.ts'
 import { assignAdvantages, type Algorithm, type Plugin } from './algorithm.ts'
@@ -69,8 +69,9 @@ async function load<Run>(
   }
   let module: { default?: unknown }
   try {
-    module = (await import(pathToFileURL(path).href)) as { default?: unknown }
+    module = await loaded(`trainer.args.${key}: ${name}`, () => import(pathToFileURL(path).href) as Promise<typeof module>)
   } catch (error) {
+    if (error instanceof UserError) throw error
     throw new UserError(`trainer.args.${key}: ${name} cannot be loaded: ${messageOfImport(error, path)}`)
   }
   if (typeof module.default !== 'function')

@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -50,6 +51,21 @@ test.each([
   await expect(wrong).rejects.toThrow(UserError)
   await expect(wrong).rejects.toThrow(message)
 }) // prettier-ignore
+
+test('a file that waits for what never comes is named', () => {
+  const name = file('waits.ts', 'await new Promise(() => {})\nexport default (g: object[]) => g.map(() => 0)')
+  const said = (module: string, call: string) => {
+    const url = JSON.stringify(new URL(`../../src/${module}`, import.meta.url).href)
+    const code = `import * as room from ${url}\nconsole.log(await room.${call}.catch((error) => error.message))`
+    return execFileSync(process.execPath, ['--input-type=module', '-e', code], { encoding: 'utf8' }).trim()
+  }
+  const options = { advantage: name, advantage_args: {}, filters: [], filter_args: {} }
+  const why = 'never loads: it awaits a promise that never settles.'
+  expect(said('orchestrator/plugins.ts', `loadAlgorithm(${JSON.stringify(options)})`)).toBe(
+    `trainer.args.advantage: ${name} ${why}`,
+  )
+  expect(said('trainer/losses/index.ts', `loadLoss(${JSON.stringify(name)}, {})`)).toBe(`The loss ${name} ${why}`)
+})
 
 test('the key of a filter is named', async () => {
   await expect(load({ filters: ['none'] })).rejects.toThrow(/trainer\.args\.filters: there is no file 'none'/)

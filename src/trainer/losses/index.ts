@@ -2,7 +2,7 @@
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
-import { messageOfImport, messageWithPlace, UserError } from '../../common/errors.ts'
+import { loaded, messageOfImport, messageWithPlace, UserError } from '../../common/errors.ts'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import { map, type Count } from '../../gpu/size.ts'
 import { dispatchFlat } from '../../kernels/common/lanes.ts'
@@ -51,8 +51,9 @@ export async function loadLoss(name: string, bounds: RatioBounds, args: Record<s
   }
   let module: { default?: unknown; checkGradient?: unknown }
   try {
-    module = (await import(pathToFileURL(path).href)) as typeof module
+    module = await loaded(`The loss ${name}`, () => import(pathToFileURL(path).href) as Promise<typeof module>)
   } catch (error) {
+    if (error instanceof UserError) throw error
     throw new UserError(`The loss ${name} cannot be loaded: ${messageOfImport(error, path)}`)
   }
   if (typeof module.default !== 'function') {
