@@ -6,7 +6,7 @@
 import { spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { basename, dirname, isAbsolute, join } from 'node:path'
-import { fileURLToPath } from 'node:url'
+import { fileURLToPath, pathToFileURL } from 'node:url'
 
 /** An error that the user can fix. See the head of the file for what its message says. */
 export class UserError extends Error {
@@ -74,6 +74,15 @@ export async function loaded<T>(who: string, work: () => T | Promise<T>): Promis
     return await Promise.race([work(), stuck.promise])
   } finally {
     process.off('beforeExit', onIdle)
+  }
+}
+
+/** Imports a user's file, which `who` names. @throws UserError if it cannot be loaded, or never loads */
+export async function importOf(who: string, path: string): Promise<Record<string, unknown>> {
+  try {
+    return await loaded(who, () => import(pathToFileURL(path).href) as Promise<Record<string, unknown>>)
+  } catch (error) {
+    throw error instanceof UserError ? error : new UserError(`${who} cannot be loaded: ${messageOfImport(error, path)}`)
   }
 }
 

@@ -1,8 +1,7 @@
 /** Loads the advantage function and the filters, by the name of a built-in or from a file, and tries them out. */
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
-import { pathToFileURL } from 'node:url'
-import { loaded, messageOf, messageOfImport, UserError } from '../common/errors.ts'
+import { importOf, messageOf, UserError } from '../common/errors.ts'
 import groupMean from './advantages/group_mean.ts'
 import type { Rollout } from '../common/types.ts'
 import { assignAdvantages, type Algorithm, type Plugin } from './algorithm.ts'
@@ -67,13 +66,7 @@ async function load<Run>(
     const known = Object.keys(builtIns).join(', ')
     throw new UserError(`trainer.args.${key}: there is no file '${name}', and the built-in names are ${known}.`)
   }
-  let module: { default?: unknown }
-  try {
-    module = await loaded(`trainer.args.${key}: ${name}`, () => import(pathToFileURL(path).href) as Promise<typeof module>)
-  } catch (error) {
-    if (error instanceof UserError) throw error
-    throw new UserError(`trainer.args.${key}: ${name} cannot be loaded: ${messageOfImport(error, path)}`)
-  }
+  const module = await importOf(`trainer.args.${key}: ${name}`, path)
   if (typeof module.default !== 'function')
     throw new UserError(`trainer.args.${key}: ${name} must export a function as its default: ${shape}.`)
   return { name, args, run: module.default as Run }

@@ -1,8 +1,8 @@
 /** Loads a loss by name or from a file, and runs built-in losses on the GPU. */
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
-import { fileURLToPath, pathToFileURL } from 'node:url'
-import { loaded, messageOfImport, messageWithPlace, UserError } from '../../common/errors.ts'
+import { fileURLToPath } from 'node:url'
+import { importOf, messageWithPlace, UserError } from '../../common/errors.ts'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import { map, type Count } from '../../gpu/size.ts'
 import { dispatchFlat } from '../../kernels/common/lanes.ts'
@@ -49,13 +49,7 @@ export async function loadLoss(name: string, bounds: RatioBounds, args: Record<s
     const known = Object.keys(builtIns).join(', ')
     throw new UserError(`loss is '${name}': there is no such file, and the built-in losses are ${known}.`)
   }
-  let module: { default?: unknown; checkGradient?: unknown }
-  try {
-    module = await loaded(`The loss ${name}`, () => import(pathToFileURL(path).href) as Promise<typeof module>)
-  } catch (error) {
-    if (error instanceof UserError) throw error
-    throw new UserError(`The loss ${name} cannot be loaded: ${messageOfImport(error, path)}`)
-  }
+  const module = await importOf(`The loss ${name}`, path)
   if (typeof module.default !== 'function') {
     throw new UserError(
       `The loss ${name} must export a function as its default: (inputs, args) => ({ gradient, loss, metrics }).`,
