@@ -3,6 +3,7 @@ import { messageOf, placeInCode, UserError } from '../common/errors.ts'
 import type { Rollout } from '../common/types.ts'
 import type { ScoredRollout } from '../monitor/aggregate.ts'
 import { counted } from '../monitor/format.ts'
+import { frozen } from './samples.ts'
 import type { AdvantageFunction, FilterFunction, Group } from './types.ts'
 
 /** A function that plugs in, built-in or the user's, with its name from the config. */
@@ -21,9 +22,7 @@ export interface Algorithm {
 
 /**
  * Computes the advantages of a step's rollouts, in the same order. Null for what is not trained on: rollouts that failed, are too old or were cut off
- * (`maskTruncated`), groups with fewer than 2 rollouts left, and groups that a filter rejects. Groups and rollouts are frozen first, as sorting a
- * group in place would assign advantages to the wrong rollouts, and changing a reward would change what is logged. Their tokens and log-probabilities
- * are frozen too, as these are trained on.
+ * (`maskTruncated`), groups with fewer than 2 rollouts left, and groups that a filter rejects. Groups and rollouts are frozen first (`frozen`).
  * @throws UserError if a filter or the advantage function throws or returns something invalid
  */
 export function assignAdvantages(
@@ -46,14 +45,6 @@ export function trainedOn(group: Group, algorithm: Algorithm, tooOld?: (rollout:
   const scored = Object.freeze(group.filter((r) => r.reward !== null && !tooOld?.(r)).map(frozen))
   if (scored.length < 2 || (algorithm.maskTruncated && scored.every((r) => r.isTruncated))) return undefined
   return algorithm.filters.every((filter) => passes(filter, scored)) ? scored : undefined
-}
-
-/** A rollout that nothing can change any more, with its lists of tokens. */
-function frozen(rollout: Rollout): Rollout {
-  const { promptIds, completion_tokens: tokens, turns = [] } = rollout
-  const lists = [promptIds, tokens.ids, tokens.logprobs, tokens.versions, turns, ...turns.map((turn) => turn.promptIds)]
-  for (const part of [tokens, ...lists]) Object.freeze(part)
-  return Object.freeze(rollout)
 }
 
 function passes({ name, run, args }: Plugin<FilterFunction>, group: Group): boolean {

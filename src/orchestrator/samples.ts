@@ -94,3 +94,14 @@ export function trainerTokens(
   })
   return found
 }
+
+/**
+ * Freezes a rollout and its lists of tokens. An advantage or a filter that sorted a group in place would assign advantages to the wrong rollouts;
+ * changing a reward would change what is logged, and sorting tokens or log-probabilities what is trained on.
+ */
+export function frozen(rollout: Rollout): Rollout {
+  const { promptIds, completion_tokens: tokens, turns = [] } = rollout
+  const lists = [promptIds, tokens.ids, tokens.logprobs, tokens.versions, turns, ...turns.map((turn) => turn.promptIds)]
+  for (const part of [tokens, ...lists]) Object.freeze(part)
+  return Object.freeze(rollout)
+}
