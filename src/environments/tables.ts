@@ -195,11 +195,16 @@ function decimal(stored: unknown, scale: number): unknown {
   return isExact ? Number(text) : text
 }
 
+/** Lists of structs with a field for each parameter of a tool. */
+const OF_TOOLS = new Set(['tools', 'tool_calls'])
+
 /**
  * Turns int64 into a number (or text beyond 2^53, where numbers are inexact) and dates into ISO text, also inside lists and structs. A list or struct
  * that is null is null (the library has undefined there).
+ * @param ofTools inside tools or tool calls. All structs of a column have the same fields, so that each tool has a null for every parameter of the
+ *   others; a template would write these as its own. They are left out.
  */
-function plain(value: unknown, where: string): unknown {
+function plain(value: unknown, where: string, ofTools = false): unknown {
   if (value === undefined || value === null) return null
   if (typeof value === 'bigint') return Number.isSafeInteger(Number(value)) ? Number(value) : String(value)
   if (value instanceof Date) {
@@ -207,9 +212,10 @@ function plain(value: unknown, where: string): unknown {
       throw new UserError(`${where} is a date beyond the year 275760. Mend it, or leave that column out of the file.`)
     return value.toISOString()
   }
-  if (Array.isArray(value)) return value.map((item) => plain(item, where))
+  if (Array.isArray(value)) return value.map((item) => plain(item, where, ofTools))
   if (typeof value !== 'object' || ArrayBuffer.isView(value)) return value
-  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, plain(item, `${where}: ${key}`)]))
+  const fields = Object.entries(value).map(([key, item]) => [key, plain(item, `${where}: ${key}`, ofTools || OF_TOOLS.has(key))])
+  return Object.fromEntries(ofTools ? fields.filter(([, item]) => item !== null) : fields)
 }
 
 function textOf(bytes: Uint8Array, where: string): string {

@@ -135,6 +135,14 @@ describe('rows of a file', () => {
     expect(text).not.toContain('<tools>')
     expect(text).toContain('<|user|><tool_response>\nhere\n</tool_response><|end|>')
   })
+  test('tools and calls of a parquet file have their own fields only, not the null ones of the others', async () => {
+    const { train } = await samplesOf(configOf('path = "test/environments/fixtures/tool-calls.parquet"'), tokenizer)
+    const [look, count] = train.map((sample) => tokenizer.decode(sample.ids))
+    expect(look).toContain('"properties":{"at":{"type":"string"}}')
+    expect(look).toContain('<|assistant|><tool_call>\n{"name": "look", "arguments": {"at":"x"}}\n</tool_call>')
+    expect(count).toContain('"properties":{"n":{"type":"array","items":{"type":"number"}}}')
+    expect(count).toContain('<|assistant|><tool_call>\n{"name": "count", "arguments": {"n":[1,null]}}\n</tool_call>')
+  })
   test('what is broken is refused with its place', async () => {
     const broken = read({ messages: messages({ name: 'look' }), tools: [look] })
     await expect(broken).rejects.toThrow(/rows\.jsonl:1: message 1 of its messages must have tool_calls as a list of/)
