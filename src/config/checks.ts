@@ -228,6 +228,10 @@ function idleKeys(args: RunConfig['trainer']['args'] | SftConfig['trainer']['arg
   if (!args.gradient_checkpointing) idle(['keep_attention'], 'gradient_checkpointing is false, so everything is kept')
   if (args.lr_scheduler_type === 'constant')
     idle(['warmup_steps'], 'lr_scheduler_type is "constant"; write "constant_with_warmup"')
+  else if (args.warmup_steps >= args.max_steps)
+    notices.push(
+      `${A}warmup_steps is ${args.warmup_steps} and max_steps ${args.max_steps}: the learning rate never reaches its peak.`,
+    )
   // A resolved config has both keys, with the same meaning. That is not worth a notice.
   if (written.isSet(`${A}micro_batch_tokens`) && written.value(`${A}micro_batch_size`) !== args.micro_batch_size)
     idle(['micro_batch_size'], 'micro_batch_tokens is set')

@@ -582,6 +582,9 @@ test('notices of single keys, which are none where the key has its effect', () =
   const args = 'filter_args = { least = 1 }\n'
   expect(notices(args)).toEqual(['trainer.args.filter_args has no effect: no filter is a file.'])
   expect(notices(`${args}filters = ["zero_variance", ${JSON.stringify(file('filter.ts', ''))}]`)).toEqual([])
+  const warm = (steps: number) => notices(`lr_scheduler_type = "linear"\nwarmup_steps = ${steps}\nmax_steps = 9\n`)
+  expect(warm(9)).toEqual(['trainer.args.warmup_steps is 9 and max_steps 9: the learning rate never reaches its peak.'])
+  expect(warm(8)).toEqual([])
   expect(notices('rollouts_per_example = 2')).toEqual([expect.stringContaining('8 or more are recommended')])
 })
 
