@@ -9,7 +9,9 @@ import { loadDecoder, type ModelTensors } from '../../src/model/decoder/load.ts'
 import { adapterModules } from '../../src/model/decoder/shapes.ts'
 import { loadLoss } from '../../src/trainer/losses/index.ts'
 import { Trainer } from '../../src/trainer/trainer.ts'
+import { newFolder } from '../folders.ts'
 import { freshGpu } from '../gpu/fresh.ts'
+import { idleKernels } from '../gpu/idle-kernels.ts'
 
 export interface Measured {
   /** Before the first step. */
@@ -20,14 +22,18 @@ export interface Measured {
   reserved: number
 }
 
-/** @param promptTokens of each prompt; fewer save time where a model is large, as long as a step of the engine gets its 256 rows */
+/**
+ * @param idle whether kernels do nothing (idle-kernels.ts): the same memory, and neither compiling nor computing
+ * @param promptTokens of each prompt; fewer save time where a model is large, as long as a step of the engine gets its 256 rows
+ */
 export async function measureRun(
   files: ModelTensors,
   config: RunConfig,
-  promptTokens = config.trainer.args.max_seq_len - 2,
+  { idle = false, promptTokens = config.trainer.args.max_seq_len - 2 } = {},
 ): Promise<Measured> {
   const { args } = config.trainer
   const gpu = await freshGpu()
+  const computeAgain = idle ? idleKernels(gpu.device) : undefined
   try {
     const lora = {
       rank: args.lora_rank,
@@ -62,7 +68,8 @@ export async function measureRun(
       },
       schedule: { type: 'constant', learningRate: 1e-4, warmupSteps: 0, maxSteps: 10 },
       seed: 1,
-      runFolder: '',
+      // A step of kernels that do nothing has no norm, and is noted there as one that is not finite.
+      runFolder: newFolder('measured'),
     })
     const resident = gpu.pool.bytesInUse
     const { vocabSize } = files.config
@@ -88,6 +95,7 @@ export async function measureRun(
     await engine.close()
     return measured
   } finally {
+    computeAgain?.()
     gpu.close()
   }
 }
