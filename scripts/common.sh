@@ -34,8 +34,8 @@ use_node() {
 }
 
 # For tests: makes a software adapter (Mesa's lavapipe) compile shaders without LLVM's optimisations. They take half of the processor time of a first
-# test run, and do not speed up models as small as the tests'. The other parts of CI (quickstart, peers) run as they do for users. GALLIVM_PERF= turns
-# them on again.
+# test run, and do not speed up models as small as the tests'. The other parts of CI (quickstart, most of the peers) run as they do for users.
+# GALLIVM_PERF= turns them on again.
 quick_shaders() { export GALLIVM_PERF=${GALLIVM_PERF-nopt}; }
 
 # find_python OLDEST NEWEST: sets python to the first Python 3 in PATH whose minor version is in this range, or to ''.

@@ -23,6 +23,8 @@ export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 if [ $# -gt 0 ]; then exec "$venv/bin/python" "$@"; fi
 scripts=(test/peers/test_*.py)
 [ -f "${scripts[0]}" ] || { warn 'test/peers has no test_*.py'; exit 1; }
-# Two at a time, as Python imports with one core. What a script prints comes when it is done.
+# Two at a time, as Python imports with one core. What a script prints comes when it is done. PyTorch has one thread in each: more would spin on cores
+# that the other script and our commands need.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS-1}
 # shellcheck disable=SC2016 # expanded by the inner shell
 printf '%s\n' "${scripts[@]}" | xargs -n 1 -P 2 bash -c 'code=0; said=$("$0" "$1" 2>&1) || code=$?; printf "%s\n%s\n" "peers: $1" "$said"; exit $code' "$venv/bin/python"
