@@ -199,6 +199,15 @@ test.each([
   // A factorial, and an exclamation.
   ['The answer is 5! = 120', '5! = 120'],
   ['The answer is 120! That was easy.', '120'],
+  // The last one counts, on the same line too, and "this answer is" is none.
+  ['The answer is 17. Wait, the answer is 18.', '18'],
+  ['The answer is 17. I hope this answer is helpful.', '17'],
+  // A displayed formula on lines of its own, and the marks of Markdown
+  ['The answer is:\n\n\\[\n42\n\\]', '42'],
+  ['**Final Answer**\n\n$$\n\\frac{1}{2}\n$$', '\\frac{1}{2}'],
+  ['The answer is `42`.', '42'],
+  ['The answer is *42*.', '42'],
+  ['The answer is __42__.', '42'],
   ['42', '42'],
   ['I thought for long.\nThen I did not know.', ''],
   ['', ''],
@@ -208,7 +217,7 @@ test.each([
 
 test('text that repeats itself does not block the process', () => {
   const began = performance.now()
-  for (const part of ['\n', ' \n', '*', 'answer ', 'answer is ', 'answer:\n']) {
+  for (const part of ['\n', ' \n', '*', '_', '$$', '\\[\n', 'answer ', 'answer is ', 'answer:\n']) {
     extractAnswer(`The answer${part.repeat(5000)}`)
     extractAnswer(part.repeat(5000))
   }

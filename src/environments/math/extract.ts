@@ -30,13 +30,12 @@ function braceEnds(text: string): Map<number, number> {
 }
 
 /**
- * Matches `The answer is`, `Answer:`, `answer =`, and `Final Answer` at the start of a line (a heading). The answer follows, on this line or the next
- * one with text. No two repetitions that match the same characters stand side by side: a model that repeats line ends would block the process.
+ * Matches `The answer is`, `Answer:`, `answer =`, and `Final Answer` at the start of a line (a heading), with the marks of bold text and of displayed
+ * formulas after it. The answer follows, on this line or the next one with text. "I hope this answer is helpful" announces nothing. No two repetitions
+ * that match the same characters stand side by side: a model that repeats line ends would block the process.
  */
-const announcing =
-  '(?:\\banswer(?:[\\s*]+is\\b|[\\s*]*[:=])|^[#* \\t]*(?:final )?answer\\b(?=[\\s*]*(?:\\n|[^\\s*A-Za-z])))[\\s*:=]*'
-const announced = new RegExp(announcing, 'gimu')
-const announcedLine = new RegExp(`${announcing}([^\\s][^\\n]*)`, 'gimu')
+const announced =
+  /(?:(?<!\bthis )\banswer(?:[\s*]+is\b|[\s*]*[:=])|^[#* \t]*(?:final )?answer\b(?=[\s*]*(?:\n|[^\s*A-Za-z])))(?:[\s*:=]|\\\[|\$\$)*/gimu
 
 /**
  * Returns the final answer of a text: the last `\boxed{}`; else what follows the last `####` (GSM8K); else the last `answer is ...` or `answer: ...`;
@@ -58,12 +57,17 @@ export function extractAnswer(text: string): string {
   return trimmed.includes('\n') || trimmed.length > 200 ? '' : trimmed
 }
 
-/** The answer after the last announcing phrase, up to the end of the sentence. "Final Answer: The final answer is 5" has two such phrases. */
+/** The answer after the last announcing phrase that text follows, up to the end of the sentence, without the marks of bold text and code. */
 function lastAnnounced(text: string): string | null {
-  const said = [...text.matchAll(announcedLine)].at(-1)?.[1]
-  if (said === undefined) return null
+  const starts = Array.from(text.matchAll(announced), ({ index, 0: phrase }) => index + phrase.length)
+  const start = starts.findLast((at) => at < text.length)
+  if (start === undefined) return null
+  const [line] = text.slice(start).split('\n', 1)
   // "5! = 120" goes on after a factorial.
-  const sentence = said.replace(/(?:\.|!(?!\s*[-=+*/\\]))(?:\s.*)?$/u, '')
-  const last = [...sentence.matchAll(announced)].at(-1)
-  return (last ? sentence.slice(last.index + last[0].length) : sentence).replaceAll('**', '').trim()
+  const sentence = line.replace(/(?:\.|!(?!\s*[-=+*/\\]))(?:\s.*)?$/u, '')
+  return sentence
+    .replaceAll('**', '')
+    .trim()
+    .replace(/^[_`]{1,2}|[*_`]{1,2}$/gu, '')
+    .trim()
 }
