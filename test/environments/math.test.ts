@@ -95,6 +95,7 @@ describe('hostile answers', () => {
     ['a long sum', '\\sum_{k=1}^{10000000000} \\frac{1}{k^2}'],
     ['a huge factorial', '(10^{9})!'],
     ['a huge power', '1.5e999999'],
+    ['a power too small for any number', '10^{-10^{10}}'],
     ['a nested factorial', '9!!!!!!!!'],
     ['an integral', '\\int_0^{10^{12}} \\sin(x^2) dx'],
   ])('%s', async (_, answer) => {

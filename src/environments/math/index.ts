@@ -22,7 +22,7 @@ export interface MathEqualOptions {
   signal?: AbortSignal
 }
 
-/** `undecided`: why there is no verdict (time, memory), in words. `equal` is false in this case. */
+/** `undecided`: why there is no verdict (time, memory, a number too large), in words. `equal` is false in this case. */
 export interface MathVerdict {
   equal: boolean
   undecided: string | null
@@ -47,7 +47,7 @@ export async function mathEqual(gold: string, given: string, options: MathEqualO
   }
   const { seconds = 5, tolerance = 0, signal } = options
   try {
-    return { equal: await workers.call<boolean>('same', [a, b, { tolerance }], { seconds, signal }), undecided: null }
+    return await workers.call<MathVerdict>('same', [a, b, { tolerance }], { seconds, signal })
   } catch (error) {
     // Only a limit that the answer itself exceeded is a verdict. An abort, or workers that do not start, are errors.
     if (!(error instanceof CallEnded) || error.why === 'abort') throw error
