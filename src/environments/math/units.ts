@@ -46,9 +46,13 @@ function canonicalUnit(text: string): string {
 
 /** Words that are part of the number: 5 million is not 5. */
 const scales: Record<string, string> = {
-  dozen: '12', hundred: '100', thousand: '10^{3}', million: '10^{6}', billion: '10^{9}', trillion: '10^{12}',
+  dozen: '12', hundred: '100', thousand: '10^{3}', million: '10^{6}', billion: '10^{9}', trillion: '10^{12}', lakh: '10^{5}', crore: '10^{7}',
 } // prettier-ignore
 const scaled = new RegExp(`^(${Object.keys(scales).join('|')})(?: (?:of )?(.*))?$`, 'iu')
+
+/** Text after a number that is no unit, as it changes or denies the number: "5\text{ or more}", "5 squared", "5 to six", "5\text{ (or 6)}". */
+const notUnit =
+  /^(?:[,+-]|(?:and|or|to|over|plus|minus|less|mod|base|divided|if|is|at|squared|cubed|factorial|hal(?:f|ves)|thirds|fourths|fifths|tenths|hundredths|thousandths)\b)|\b(?:not|never|wrong|false)\b|(?<![A-Za-z^])\d/iu
 
 const currencies: Record<string, string> = { '\\$': 'dollar', '€': 'euro', '£': 'gbp', '¥': 'yen', '₹': 'inr' }
 
@@ -76,7 +80,7 @@ export function splitUnit(text: string): Measured {
       factor += `\\times ${scales[scale[1].toLowerCase()]}`
       name = (scale[2] ?? '').trim()
     }
-    if (/^\([A-Z]\)$/u.test(name) || /^(?:,|(?:and|or|squared|cubed|factorial)\b)/iu.test(name)) break // "5\text{ or more}", "5 squared" are not 5
+    if (/^\([A-Z]\)$/u.test(name) || notUnit.test(name)) break
     if (name === '\\degree' && /\\[a-z]/u.test(s.slice(0, tail.index))) break // \sin 30\degree
     const plain =
       name === '\\degree' ? 'degree' : name === '\\%' ? '%' : name === '¢' ? 'cent' : (currencies[name] ?? canonicalUnit(name))
