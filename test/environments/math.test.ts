@@ -206,6 +206,9 @@ test.each([
   // A displayed formula on lines of its own, and the marks of Markdown
   ['The answer is:\n\n\\[\n42\n\\]', '42'],
   ['**Final Answer**\n\n$$\n\\frac{1}{2}\n$$', '\\frac{1}{2}'],
+  ['The answer is:\n\\[\n(1,\n2)\n\\]\nDone.', '(1,\n2)'],
+  ['The answer is \\[5\\] or \\[6\\]', '5\\] or \\[6'],
+  ['The answer is $$5$$ or 6', '$$5$$ or 6'],
   ['The answer is `42`.', '42'],
   ['The answer is *42*.', '42'],
   ['The answer is __42__.', '42'],

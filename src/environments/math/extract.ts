@@ -30,12 +30,12 @@ function braceEnds(text: string): Map<number, number> {
 }
 
 /**
- * Matches `The answer is`, `Answer:`, `answer =`, and `Final Answer` at the start of a line (a heading), with the marks of bold text and of displayed
- * formulas after it. The answer follows, on this line or the next one with text. "I hope this answer is helpful" announces nothing. No two repetitions
- * that match the same characters stand side by side: a model that repeats line ends would block the process.
+ * Matches `The answer is`, `Answer:`, `answer =`, and `Final Answer` at the start of a line (a heading). The answer follows, on this line or the next
+ * one with text. "I hope this answer is helpful" announces nothing. No two repetitions that match the same characters stand side by side: a model that
+ * repeats line ends would block the process.
  */
 const announced =
-  /(?:(?<!\bthis )\banswer(?:[\s*]+is\b|[\s*]*[:=])|^[#* \t]*(?:final )?answer\b(?=[\s*]*(?:\n|[^\s*A-Za-z])))(?:[\s*:=]|\\\[|\$\$)*/gimu
+  /(?:(?<!\bthis )\banswer(?:[\s*]+is\b|[\s*]*[:=])|^[#* \t]*(?:final )?answer\b(?=[\s*]*(?:\n|[^\s*A-Za-z])))[\s*:=]*/gimu
 
 /**
  * Returns the final answer of a text: the last `\boxed{}`; else what follows the last `####` (GSM8K); else the last `answer is ...` or `answer: ...`;
@@ -62,7 +62,11 @@ function lastAnnounced(text: string): string | null {
   const starts = Array.from(text.matchAll(announced), ({ index, 0: phrase }) => index + phrase.length)
   const start = starts.findLast((at) => at < text.length)
   if (start === undefined) return null
-  const [line] = text.slice(start).split('\n', 1)
+  const rest = text.slice(start)
+  // A displayed formula may take several lines. Text behind it belongs to the answer: \[5\] or \[6\].
+  const displayed = /^(?:\\\[(.*?)\\\]|\$\$(.*?)\$\$)[.*\t ]*(?:\n|$)/su.exec(rest)
+  if (displayed) return (displayed[1] ?? displayed[2]).trim()
+  const [line] = rest.split('\n', 1)
   // "5! = 120" goes on after a factorial.
   const sentence = line.replace(/(?:\.|!(?!\s*[-=+*/\\]))(?:\s.*)?$/u, '')
   return sentence
