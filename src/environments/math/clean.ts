@@ -7,11 +7,9 @@ const symbols: Record<string, string> = {
   '−': '-', '–': '-', '—': '-', '×': '\\times ', '·': '\\times ', '⋅': '\\times ', '∙': '\\times ', '÷': '/', '∕': '/', '⁄': '/',
   π: '\\pi ', θ: '\\theta ', α: '\\alpha ', β: '\\beta ', λ: '\\lambda ', '∞': '\\infty ', '°': '\\degree ', '≤': '\\le ', '≥': '\\ge ',
   '≠': '\\ne ', '≈': '\\approx ', '∪': '\\cup ', '∩': '\\cap ', '∈': '\\in ', '∅': '\\emptyset ', 'ℝ': '\\mathbb{R}', '±': '\\pm ', '∓': '\\mp ',
-  '½': '\\frac{1}{2}', '⅓': '\\frac{1}{3}', '⅔': '\\frac{2}{3}', '¼': '\\frac{1}{4}', '¾': '\\frac{3}{4}', '⅕': '\\frac{1}{5}', '⅛': '\\frac{1}{8}',
   '’': "'", '′': "'", '“': '"', '”': '"', '\u00a0': ' ', '\u2009': ' ', '\u202f': ' ', '，': ',', '（': '(', '）': ')', '＝': '=', '⟨': '\\langle ', '⟩': '\\rangle ',
 } // prettier-ignore
 const symbolPattern = new RegExp(`[${Object.keys(symbols).join('').replaceAll('-', '\\-')}]`, 'gu')
-const superscripts = '⁰¹²³⁴⁵⁶⁷⁸⁹'
 
 /** Function names that plain text writes without a backslash. */
 const functions = 'arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|max|min|gcd|lcm'
@@ -21,8 +19,11 @@ type Rule = [RegExp, string | ((match: string, ...groups: any[]) => string)]
 
 /** Applied in order, as later rules rely on earlier ones. */
 const rules: Rule[] = [
+  // Unicode's fractions, superscripts and subscripts. Their compatible forms are 1⁄2 and plain digits.
+  [/[¼-¾⅐-⅞]/gu, (char) => char.normalize('NFKC').replace(/(\d+)⁄(\d+)/u, '\\frac{$1}{$2}')],
+  [/[²³¹⁰⁴-⁹⁺⁻ⁿ]+/gu, (power) => `^{${power.normalize('NFKC')}}`],
+  [/[₀-₉]+/gu, (index) => `_{${index.normalize('NFKC')}}`],
   [symbolPattern, (char) => symbols[char]],
-  [/[⁰¹²³⁴⁵⁶⁷⁸⁹]+/gu, (digits) => `^{${Array.from(digits, (d) => superscripts.indexOf(d)).join('')}}`],
   [/√\s*\(([^()]*)\)/gu, '\\sqrt{$1}'],
   [/√\s*(\d+|\w)/gu, '\\sqrt{$1}'],
   // Spacing and size. Rows of matrices end with \\, which must not be read as the space "\ ".
@@ -39,7 +40,11 @@ const rules: Rule[] = [
   // Text. "or" between inequalities becomes a union. "and" may mean an intersection, and stays a list.
   [/\\(?:mbox|text(?:rm|bf|it|sf|tt|up|normal)|math(?:rm|bf|it|sf|tt)|operatorname\*?|rm|bf)\s*\{([^{}]*)\}/gu, wrapped],
   [/\\text\s*\{([^{}]*)\}/gu, wrapped],
-  [/^\\text\{[^{}]*(?:\bis|[:=])\s*\}\s*/u, ''],
+  [/^\\text\{(?![^{}]*\b(?:not|never|wrong)\b)[^{}]*(?:\bis|[:=])\s*\}\s*/iu, ''],
+  // A whole answer as text, such as \text{(1, 2)}, is read as without the command. Words alone are words with or without it.
+  [/^\\text\{([^{}]*[\d(][^{}]*)\}$/u, '$1'],
+  [/^(?:\\text\{)?\s*all real numbers\s*\}?$/iu, '\\mathbb{R}'],
+  [/\\(?:lor|vee)(?![A-Za-z])/gu, '\\text{ or }'],
   [/(?:\\text\{\s*or\s*\}|\bor\b)(?=[^,]*(?:[<>]|\\[lg]e))/giu, '\\cup '],
   [/\\text\{\s*,?\s*(?:and|or)\s*\}/giu, ','],
   [/,?\s+\b(?:and|or)\b\s+/giu, ','],
@@ -58,9 +63,16 @@ const rules: Rule[] = [
   [/\\[lr]vert(?![A-Za-z])|\\mid(?![A-Za-z])|\\vert(?![A-Za-z])/gu, '|'],
   [/\\lbrace(?![A-Za-z])/gu, '\\{'],
   [/\\rbrace(?![A-Za-z])/gu, '\\}'],
-  [/\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\degrees?(?![A-Za-z])/gu, '\\degree '],
+  [
+    /\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z])|o(?![A-Za-z])|\{\s*\\text\{o\}\s*\}|\{\s*o\s*\})|\\degrees?(?![A-Za-z])/gu,
+    '\\degree ',
+  ],
   [/\\?%|\\percent(?![A-Za-z])/gu, '\\% '],
   [/\\(?:overline|bar|dot)\s*(?:\{(\d+)\}|(\d))/gu, (_, group, digit) => `\\overline{${group ?? digit}}`],
+  // Arrays in brackets are matrices.
+  [/\\(begin|end)\{array\}(?:\s*\{[^{}]*\})?/gu, '\\$1{matrix}'],
+  [/\|\s*\\begin\{matrix\}([^|]*)\\end\{matrix\}\s*\|/gu, '\\begin{vmatrix}$1\\end{vmatrix}'],
+  [/\[\s*(\\begin\{matrix\}[^[\]]*\\end\{matrix\})\s*\]/gu, '$1'],
   // Braces
   [/\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}/gu, '\\frac{$1}{$2}'],
   [/\\frac\s*(\d)\s*(\d)/gu, '\\frac{$1}{$2}'],
@@ -114,7 +126,11 @@ function wrapped(command: string, inner: string, at: number, text: string): stri
 
 /** Removes `$...$`, `\(...\)` and similar delimiters. If the number of dollar signs is odd, one before a number is money and stays. */
 function undollar(text: string): string {
-  let s = text.replace(/\\\(|\\\)|\\\[(?!\d*pt)|\\\]/gu, ' ').trim()
+  // The \\[2pt] that ends a matrix row has an extra space, and is not a \[.
+  let s = text
+    .replace(/\\\\\s*\[-?[\d.]+[a-z]{2}\]/gu, '\\\\')
+    .replace(/\\\(|\\\)|\\\[|\\\]/gu, ' ')
+    .trim()
   s = s.replace(/\\text\{\s*\\?\$\s*\}/gu, '\\$')
   const dollars = s.match(/(?<!\\)\$/gu)?.length ?? 0
   if (dollars % 2 === 0) s = s.replace(/(?<!\\)\$/gu, ' ')

@@ -24,11 +24,21 @@ const maxAnswerLength = 1000
 /** Whether two extracted answers are equal. */
 export function sameAnswer(gold: string, given: string, symbols: Symbols, options: CompareOptions): boolean {
   if (gold.length > maxAnswerLength || given.length > maxAnswerLength) return gold.trim() === given.trim()
-  const [a, b] = [cleanAnswer(gold), cleanAnswer(given)]
+  const [a, b] = [gold, given].map((answer) => unrounded(cleanAnswer(answer), symbols))
   if (a === '' || b === '') return false
   if (a === b) return true
   const compare = new Comparison(symbols, options.tolerance ?? 0)
   return compare.same(...named(parseAnswer(a), parseAnswer(b)))
+}
+
+/** Leaves away the decimal number in `9\pi \approx 28.27`, if it is the exact value rounded. */
+function unrounded(text: string, symbols: Symbols): string {
+  const [, exact, digits, decimals = '', unit = ''] =
+    /^(.+?)\s*\\approx\s*(-?\d[\d,]*(?:\.(\d+))?)\s*(\\text\{[^{}]*\})?$/u.exec(text) ?? []
+  if (exact === undefined) return text
+  const value = symbols.numeric(exact.split('=').at(-1)!)
+  const off = value === null ? Infinity : Math.abs(value - Number(digits.replaceAll(',', '')))
+  return off <= 0.50001 * 10 ** -decimals.length ? `${exact}${unit}` : text
 }
 
 /** Removes `x =` or `x \in` if only one of the answers has it. */
@@ -36,13 +46,15 @@ function named(a: Answer, b: Answer): [Answer, Answer] {
   const [nameA, nameB] = [nameOf(a), nameOf(b)]
   if (nameA !== null && nameB === null && !isStatement(b)) return [unnamed(a), b]
   if (nameB !== null && nameA === null && !isStatement(a)) return [a, unnamed(b)]
+  // "x = 2 or x = -3" and "x = 2, -3"
+  if (nameA !== null && nameA === nameB && (isCollection(a) || isCollection(b))) return [unnamed(a), unnamed(b)]
   return [a, b]
 }
 
 const isStatement = (answer: Answer) => answer.kind === 'equation' || answer.kind === 'relation'
 const isName = (text: string) =>
   !/\b(?:not|never|minus|negative|wrong)\b/iu.test(text) &&
-  /^(?:[a-zA-Z](?:_\{?\w+\}?)?'*|\\[a-z]+|[a-zA-Z]\([a-zA-Z]\)|\([a-zA-Z](?:\s*,\s*[a-zA-Z])+\)|\\text\{[^{}]*\}|[A-Za-z ]+)$/u.test(
+  /^(?:[a-zA-Z](?:_\{?\w+\}?)?'*|\\[a-z]+|[a-zA-Z]\((?:[a-zA-Z]|-?\d+)\)|P\([A-Z][^()]*\)|m?\\angle\s*[A-Z]{1,3}|\\overline\{[A-Z]{2}\}|\|[A-Z]{2}\||\([a-zA-Z](?:\s*,\s*[a-zA-Z])+\)|\\text\{[^{}]*\}|[A-Za-z ]+)$/u.test(
     text,
   )
 
@@ -50,7 +62,7 @@ const isName = (text: string) =>
 function nameOf(answer: Answer): string | null {
   if (answer.kind === 'range') return answer.variable
   if (answer.kind === 'equation') return isName(answer.left) ? answer.left : null
-  if (answer.kind !== 'list' && answer.kind !== 'union') return null
+  if (!isCollection(answer)) return null
   const names = answer.items.map(nameOf)
   const first = names[0]
   // "x = 1, x = 2" and "x = 1, 2"
@@ -62,7 +74,7 @@ function nameOf(answer: Answer): string | null {
 function unnamed(answer: Answer): Answer {
   if (answer.kind === 'range') return answer.range
   if (answer.kind === 'equation') return parseAnswer(answer.right)
-  return answer.kind === 'list' || answer.kind === 'union' ? { kind: answer.kind, items: answer.items.map(unnamed) } : answer
+  return isCollection(answer) ? { kind: answer.kind, items: answer.items.map(unnamed) } : answer
 }
 
 class Comparison {
@@ -74,7 +86,7 @@ class Comparison {
   }
 
   same(a: Answer, b: Answer): boolean {
-    if (a.kind === 'choice' || b.kind === 'choice') return this.#sameChoice(a, b)
+    if (a.kind === 'choice' || b.kind === 'choice') return a.kind === 'choice' && b.kind === 'choice' && a.letter === b.letter
     if (isCollection(a) || isCollection(b)) return this.#sameUnordered(flat(a), flat(b)) && (a.kind === b.kind || mayDiffer(a, b))
     if (a.kind === 'value' && b.kind === 'value') return this.#sameValue(a, b)
     if (a.kind === 'words' && b.kind === 'words') return a.text === b.text
@@ -98,16 +110,6 @@ class Comparison {
       )
     }
     return false
-  }
-
-  #sameChoice(a: Answer, b: Answer): boolean {
-    const letter = (answer: Answer) =>
-      answer.kind === 'choice'
-        ? answer.letter
-        : answer.kind === 'words'
-          ? /^option ([a-z])$/u.exec(answer.text)?.[1].toUpperCase()
-          : null
-    return letter(a) === letter(b)
   }
 
   #sameValue(a: Answer & { kind: 'value' }, b: Answer & { kind: 'value' }): boolean {
@@ -178,14 +180,12 @@ function spellings({ latex, unit }: Answer & { kind: 'value' }): string[] {
   return [letter, letter.toUpperCase()].map((one) => dense(`${latex}${one}${power ? `^{${power}}` : ''}`))
 }
 
-const isCollection = (answer: Answer) => answer.kind === 'list' || answer.kind === 'set' || answer.kind === 'union'
+const isCollection = (answer: Answer): answer is Answer & { kind: 'list' | 'set' | 'union' } =>
+  answer.kind === 'list' || answer.kind === 'set' || answer.kind === 'union'
 
 /** The items of a collection, with nested lists (as made by \pm) flattened. Any other answer is its own only item. */
 function flat(answer: Answer): Answer[] {
-  if (answer.kind === 'list' || answer.kind === 'set' || answer.kind === 'union') {
-    return answer.items.flatMap((item) => (item.kind === 'list' ? flat(item) : [item]))
-  }
-  return [answer]
+  return isCollection(answer) ? answer.items.flatMap((item) => (item.kind === 'list' ? flat(item) : [item])) : [answer]
 }
 
 /** Removes set braces: `\{1, 2\}` becomes `1, 2`, `\{5\}` becomes 5. A union of sets stays. */

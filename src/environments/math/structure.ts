@@ -6,7 +6,7 @@ import { splitUnit } from './units.ts'
 export type Answer =
   | { kind: 'value'; latex: string; unit: string; rational: Rational | null }
   | { kind: 'words'; text: string }
-  /** A, (A), \text{(A)} 7 */
+  /** A, (A), \text{(A)} 7, option A */
   | { kind: 'choice'; letter: string }
   /** Lists without brackets, and sets: order does not matter. */
   | { kind: 'list' | 'set' | 'union'; items: Answer[] }
@@ -68,10 +68,13 @@ const allNumbers = (): Answer => ({
 
 function parseChoice(s: string): Answer | null {
   const letter =
-    /^\\text\s*\{\s*\(([A-Z])\)\s*\}/u.exec(s) ?? /^\(([A-Z])\)(?:$|\s+\S)/u.exec(s) ?? /^([A-Z])(?:$|\)$|\)\s+\S)/u.exec(s)
+    /^\\text\s*\{\s*\(([A-Z])\)\s*\}/u.exec(s) ??
+    /^\(([A-Z])\)(?:$|\s+\S)/u.exec(s) ??
+    /^([A-Z])(?:$|\)$|\)\s+\S)/u.exec(s) ??
+    /^(?:\\text\s*\{)?\s*(?:option|choice)\s*\}?\s*\(?([A-Za-z])\)?\s*\}?$/iu.exec(s)
   // "(A) (B)" chooses nothing.
   const letters = new Set(Array.from(s.matchAll(/(?<![A-Za-z(])\(?([A-Z])\)/gu), ([, one]) => one))
-  return letter && letters.size < 2 ? { kind: 'choice', letter: letter[1] } : null
+  return letter && letters.size < 2 ? { kind: 'choice', letter: letter[1].toUpperCase() } : null
 }
 
 /** Removes the commas of `1,234,567`, unless brackets around them make them separators. */
@@ -151,7 +154,12 @@ function parseBracket(s: string, depth: number): Answer | null {
     if (!s.startsWith(open) || !s.endsWith(close) || !spans(s, open.length, close.length)) continue
     const inner = s.slice(open.length, -close.length)
     if (open === '\\{') {
-      if (splitTop(inner, ['|', ':']).parts.length > 1) return null // set-builder notation
+      const [element, condition, ...more] = splitTop(inner, ['|', ':']).parts
+      // \{x \mid 1 < x < 2\} is what its condition says. Of other sets in this notation only equal texts are equal.
+      if (condition !== undefined)
+        return more.length === 0 && /^[a-z](?:\s*\\in\s*\\mathbb\s*\{?R\}?)?$/u.test(element)
+          ? parseAnswer(condition, depth + 1)
+          : null
       return { kind: 'set', items: splitTop(inner, [',', ';']).parts.map((part) => parseAnswer(part, depth + 1)) }
     }
     const items = splitTop(inner, [',', ';']).parts
