@@ -52,11 +52,12 @@ function value(expression: Expression): Complex {
 }
 
 /** a - b and the magnitude of both, at one point. Null if only one of them has a value there. */
-function difference(a: Expression, b: Expression, at: Point): { off: number; scale: number } | null | undefined {
+function difference(a: Expression, b: Expression, at: Point, domain?: Domain): { off: number; scale: number } | null | undefined {
   const [x, y] = [a.subs(at), b.subs(at)]
   const [u, v] = [value(x), value(y)]
   if (!isFinite(u) && !isFinite(v)) return undefined
-  if (!isFinite(u) || !isFinite(v)) return null
+  if (domain === 'real' && (u.im !== 0 || v.im !== 0)) return undefined
+  if (!isFinite(u) || !isFinite(v)) return domain === 'whole' ? undefined : null
   const off = value(ce.box(['Subtract', x.json, y.json] as never))
   return { off: isFinite(off) ? size(off) : Infinity, scale: Math.max(size(u), size(v)) }
 }
@@ -66,6 +67,18 @@ function variables(...expressions: Expression[]): string[] {
 }
 
 type Point = Record<string, number | Expression>
+
+/**
+ * Where expressions with factorials or logarithms are compared. `whole`: only at positive integers, as other numbers have no factorial. `real`: only
+ * where both are real, so that \ln(xy) equals \ln x + \ln y. The absolute value in \ln|x| is there to be real elsewhere too, and must not be left out.
+ */
+type Domain = 'whole' | 'real' | undefined
+
+function domainOf(...expressions: Expression[]): Domain {
+  const json = JSON.stringify(expressions.map((expression) => expression.json))
+  if (json.includes('"Factorial"')) return 'whole'
+  return /"(?:Ln|Log|Lb)"/u.test(json) && !json.includes('"Abs"') ? 'real' : undefined
+}
 type Equation = { left: string; right: string }
 
 /**
@@ -89,12 +102,13 @@ function* farProbes(names: string[], ...expressions: Expression[]): Generator<Po
 }
 
 /** Yields the same points for the same variables, so that rewards are deterministic. */
-function* probes(names: string[]): Generator<Record<string, number>> {
+function* probes(names: string[], domain?: Domain): Generator<Record<string, number>> {
   const random = new Random(hashSeed('probe', ...names))
-  for (let i = 0; i < points; i++) {
-    yield Object.fromEntries(
-      names.map((name) => [name, (random.int(2) ? 1 : -1) * (0.2 + Math.floor(random.next() * 2 ** 20) / 2 ** 19)]),
-    )
+  // A domain excludes some of the points: those where k > n, or where not all variables are positive.
+  for (let i = 0; i < (domain ? 3 * points : points); i++) {
+    const sign = () => (i >= points ? 1 : random.int(2) ? 1 : -1)
+    const at = names.map((name) => [name, sign() * (0.2 + Math.floor(random.next() * 2 ** 20) / 2 ** 19)] as const)
+    yield Object.fromEntries(domain === 'whole' ? at.map(([name, x]) => [name, Math.ceil(5 * Math.abs(x))]) : at)
   }
 }
 
@@ -107,16 +121,19 @@ function sameConstant(a: Expression, b: Expression): boolean {
 
 function sameEverywhere(a: Expression, b: Expression, names: string[]): boolean {
   const isApart = ({ off, scale }: { off: number; scale: number }) => !(off <= 1e-40 * Math.max(scale, 1e-10))
+  const domain = domainOf(a, b)
   let agreed = 0
-  for (const at of probes(names)) {
-    const apart = difference(a, b, at)
+  for (const at of probes(names, domain)) {
+    const apart = difference(a, b, at, domain)
     if (apart === undefined) continue
     if (apart === null || isApart(apart)) return false
     agreed++
   }
   if (agreed < needed) return false
+  // The points of whole numbers are up to 11 already.
+  if (domain === 'whole') return true
   for (const at of farProbes(names, a, b)) {
-    const apart = difference(a, b, at)
+    const apart = difference(a, b, at, domain)
     if (apart && isApart(apart)) return false
   }
   return true
