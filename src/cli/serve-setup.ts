@@ -1,17 +1,20 @@
 /** Builds a server from its options: model, device, engine, parsers. All bad input is refused here. */
 import { readFile, realpath } from 'node:fs/promises'
+import { createServer } from 'node:net'
 import { resolve } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
+import { listen } from '../common/servers.ts'
 import { textOfBytes } from '../common/texts.ts'
 import type { LogprobsMode } from '../common/types.ts'
 import { isOutOfMemory, type DeviceLostError } from '../gpu/errors.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import { Engine } from '../inference/engine.ts'
 import type { ServerOptions, ServerParts } from '../inference/server/parts.ts'
-import { startServer } from '../inference/server/server.ts'
+import { checkAccess, startServer } from '../inference/server/server.ts'
 import { refuseLonger } from '../model/config/longrope.ts'
 import { loadDecoder } from '../model/decoder/load.ts'
-import { openModel } from '../model/files/open.ts'
+import { openModel, type ModelFiles } from '../model/files/open.ts'
+import { checkAdapter, readAdapter } from '../model/files/peft.ts'
 import type { ModelConfig, Quantization } from '../model/types.ts'
 import { bindablePages, CACHE_PAGE, cacheTokenBytes } from '../model/decoder/shapes.ts'
 import { formatBytes, formatCount } from '../monitor/format.ts'
@@ -77,11 +80,17 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
   const { defaultChatTemplateKwargs: kwargs } = options
   const chatTemplateKwargs = kwargs === undefined ? undefined : jsonObject('serve', '--default-chat-template-kwargs', kwargs)
   const adapterRoot = options.adapterRoot === undefined ? undefined : await rootOf(options.adapterRoot)
+  // A large model takes minutes to load: whatever can be wrong besides is found out before.
+  checkAccess(serverOptions(options))
+  await checkPort(options)
   const opened: { close(): unknown }[] = []
   try {
     const model = await openModel(options.model)
     opened.push(model)
     const tokenizer = await model.tokenizer()
+    const ofModel = await modelParts(model, tokenizer, { ...options, chatTemplate, chatTemplateKwargs })
+    opened.push(ofModel)
+    await checkAdapters(adapters, options, model)
     const gpu = await openGpu(model.config, { ...options, trains: false })
     opened.push(gpu)
     const decoder = await loadDecoder(gpu, model, {
@@ -102,7 +111,7 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
       kvCacheDtype: options.kvCacheDtype === 'f16' ? 'f16' : 'f32',
       prefixCaching: options.enablePrefixCaching,
       maxAdapters: options.maxLoras,
-      maxAdapterRank: Math.ceil(options.maxLoraRank / 8) * 8,
+      maxAdapterRank: engineRank(options.maxLoraRank),
       eosTokenIds: model.config.eosTokenIds,
       decode: (ids, options) => tokenizer.decode(ids, options),
     })
@@ -116,8 +125,6 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
     for (const { name, dir } of adapters) await engine.adapters.load(name, dir)
     const log = createLogger(standardError, options.logLevel)
     opened.push(log)
-    const ofModel = await modelParts(model, tokenizer, { ...options, chatTemplate, chatTemplateKwargs })
-    opened.push(ofModel)
     const parts: ServerParts = {
       ...ofModel.parts,
       names: modelNames,
@@ -160,6 +167,13 @@ function serverOptions(options: ServeOptions): ServerOptions {
     bodySeconds: options.bodySeconds,
     maxConnections: options.maxConnections,
   }
+}
+
+/** @throws UserError if the server could not listen there */
+async function checkPort({ host, port }: ServeOptions): Promise<void> {
+  const probe = createServer()
+  await listen('server', probe, host, port)
+  await new Promise((resolve) => probe.close(resolve))
 }
 
 /** The prompt tokens that a step has room for beside the next tokens of all sequences. */
@@ -206,6 +220,28 @@ function adapterOf(text: string, modelNames: readonly string[]): { name: string;
   if (modelNames.includes(name)) throw new UserError(`--adapter ${text}: ${name} is the model's own name. Choose another.`)
   return { name, dir: resolve(text.slice(at + 1)) }
 }
+
+/** @throws UserError for adapters that the engine could not load, or not together */
+async function checkAdapters(
+  adapters: readonly { name: string; dir: string }[],
+  { maxLoras, maxLoraRank }: ServeOptions,
+  model: ModelFiles,
+): Promise<void> {
+  const twice = adapters.find(({ name }, i) => adapters.findIndex((other) => other.name === name) < i)
+  if (twice) throw new UserError(`--adapter gives the name ${twice.name} twice. Choose another for one of them.`)
+  if (adapters.length > maxLoras)
+    throw new UserError(`--adapter is given ${adapters.length} times, but --max-loras is ${maxLoras}. Raise it.`)
+  for (const { dir } of adapters) {
+    const adapter = await readAdapter(dir)
+    checkAdapter(adapter, model.config, model.name)
+    const rank = Math.max(...[...adapter.tensors.values()].map(({ r }) => r))
+    if (rank > engineRank(maxLoraRank))
+      throw new UserError(`The adapter ${dir} has rank ${rank}, but --max-lora-rank is ${maxLoraRank}. Raise it.`)
+  }
+}
+
+/** The engine has ranks in steps of 8. */
+const engineRank = (maxLoraRank: number): number => Math.ceil(maxLoraRank / 8) * 8
 
 async function textOf(file: string): Promise<string> {
   const bytes = await readFile(file).catch((error: unknown) => {

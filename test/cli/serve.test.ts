@@ -2,12 +2,15 @@
 import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
 import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { open } from 'node:fs/promises'
+import { createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import OpenAI from 'openai'
 import { afterAll, describe, expect, test, vi } from 'vitest'
 import { modelParts } from '../../src/cli/serve-parts.ts'
+import { linearShapes } from '../../src/model/decoder/shapes.ts'
 import { openModel } from '../../src/model/files/open.ts'
+import { writeAdapter, type LoraPair } from '../../src/model/files/peft.ts'
 import { isWindows, posixOnly } from '../windows.ts'
 
 const root = join(import.meta.dirname, '../..')
@@ -226,6 +229,40 @@ describe('serve', () => {
     },
     60_000,
   )
+
+  test('says what is wrong in its words before it opens the device and loads the model', async () => {
+    const taken = createServer()
+    await new Promise<void>((resolve) => taken.listen(0, '127.0.0.1', resolve))
+    const { port } = taken.address() as AddressInfo
+    const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-serve-'))
+    const tensors = new Map<string, LoraPair>()
+    const path = 'model.layers.0.self_attn.q_proj'
+    const files = await openModel(join(root, 'models/tiny'))
+    const [outputs, inputs] = linearShapes(files.config).get(path)!
+    files.close()
+    tensors.set(path, { A: new Float32Array(24 * inputs), B: new Float32Array(24 * outputs), r: 24 })
+    const config = { r: 24, loraAlpha: 24, loraDropout: 0, targetModules: ['q_proj'], useRslora: false, baseModel: 'tiny' }
+    await writeAdapter(join(dir, 'a'), { config, tensors })
+    const adapter = `one=${join(dir, 'a')}`
+    const cases: [string[], RegExp][] = [
+      [['--port', String(port)], /can't listen on 127\.0\.0\.1:\d+: that address is in use already\. Choose another/],
+      [['--host', '0.0.0.0'], /needs a key there/],
+      [['--adapter', 'one=no/such'], /There is no folder .*no\/such/],
+      [['--adapter', adapter], /has rank 24, but --max-lora-rank is 16\. Raise it\./],
+      [['--adapter', adapter, '--adapter', adapter], /--adapter gives the name one twice/],
+      [['--adapter', adapter, '--max-loras', '0'], /--adapter is given 1 times, but --max-loras is 0\. Raise it\./],
+      [['--tool-call-parser', 'nope'], /nope/],
+      [['--generation-config', 'no/such'], /no\/such/],
+    ]
+    for (const [words, message] of cases) {
+      const served = serve(['--model', 'models/tiny', '--port', '0', ...words])
+      expect(await served.ended).toBe(2)
+      expect(served.err()).toMatch(message)
+      expect(served.err()).not.toMatch(/no GPU found|loading/)
+    }
+    taken.close()
+    rmSync(dir, { recursive: true })
+  }, 120_000)
 
   test.each([
     [['--model', 'models/none'], /There is no model at models\/none/],

@@ -33,14 +33,11 @@ export interface RunningServer {
 }
 
 /**
- * Serves the engine. The engine stays open when the server closes.
- * @throws UserError for an address that needs a key if there is none, or for an address or port that can't be used
+ * Checks who could reach the server, and with which keys.
+ * @returns the address, without brackets, and whether only this machine reaches it
+ * @throws UserError for an address that needs a key if there is none, or for a key that no request can carry
  */
-export async function startServer(
-  engine: ServingEngine,
-  parts: ServerParts,
-  options: ServerOptions = {},
-): Promise<RunningServer> {
+export function checkAccess(options: ServerOptions): { host: string; loopback: boolean } {
   const host = (options.host ?? '127.0.0.1').replace(/^\[|\]$/g, '')
   const loopback = isLoopback(host)
   if (!loopback && !options.apiKeys?.length) {
@@ -54,6 +51,19 @@ export async function startServer(
       'An API key is empty, begins or ends with a space, or has characters other than printable ASCII, so no request could carry it: choose another for --api-key or DAWN_RL_API_KEY.',
     )
   }
+  return { host, loopback }
+}
+
+/**
+ * Serves the engine. The engine stays open when the server closes.
+ * @throws UserError for an address that needs a key if there is none, or for an address or port that can't be used
+ */
+export async function startServer(
+  engine: ServingEngine,
+  parts: ServerParts,
+  options: ServerOptions = {},
+): Promise<RunningServer> {
+  const { host, loopback } = checkAccess(options)
   const server = contextOf(engine, parts, options)
   const app = appOf(server, options.devMode ?? loopback)
   const http = httpServer(app, server)
