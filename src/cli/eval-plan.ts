@@ -4,7 +4,6 @@ import { join } from 'node:path'
 import { parse } from 'smol-toml'
 import { CLI } from '../common/commands.ts'
 import { UserError } from '../common/errors.ts'
-import { stepFolders } from '../common/folders.ts'
 import { hashSeed, Random } from '../common/random.ts'
 import { textOfBytes, textOfFile } from '../common/texts.ts'
 import type { SamplingParams } from '../common/types.ts'
@@ -23,7 +22,7 @@ import { damagedBecause } from '../trainer/checkpoint.ts'
 import { closeEnvironments, loadOptionsOf } from './environments.ts'
 import { endpointNamed, type Endpoint } from './eval-endpoints.ts'
 import { jsonObject } from './options.ts'
-import { bestStep } from './train-checkpoints.ts'
+import { bestStep, checkpointSteps } from './train-checkpoints.ts'
 
 export interface EvalOptions {
   model?: string
@@ -280,13 +279,18 @@ function sourceOf(options: EvalOptions, { config, model: named }: Asked): EvalSo
       throw new UserError('eval: --run takes the model and adapters of the run; leave --base-url and --adapter out.')
     return runSource(run, options)
   }
+  if (options.steps !== undefined || !options.base)
+    throw new UserError(
+      `eval: ${options.steps === undefined ? '--no-base' : '--steps'} is for the checkpoints of a run. Name the run with --run.`,
+    )
   if (model === undefined)
     throw new UserError(
       'eval: no model. Give a folder, .gguf file, hub id or the name of an endpoint with -m, or a run with --run.',
     )
   const endpoint = baseUrl === undefined ? endpointNamed(model, options.endpoints) : undefined
-  if (options.quantization && (endpoint ?? baseUrl))
-    throw new UserError('eval: --quantization is for a model that runs here, and this one is an endpoint. Leave it out.')
+  const ofEmbedded = adapter === undefined ? options.quantization && '--quantization' : '--adapter'
+  if (ofEmbedded && (endpoint ?? baseUrl))
+    throw new UserError(`eval: ${ofEmbedded} is for a model that runs here, and this one is an endpoint. Leave it out.`)
   if (baseUrl !== undefined)
     return { kind: 'endpoint', name: model, endpoint: { model, url: baseUrl.replace(/\/+$/u, ''), keyVar: apiKeyVar } }
   if (endpoint) return { kind: 'endpoint', name: model, endpoint: { ...endpoint, keyVar: apiKeyVar ?? endpoint.keyVar } }
@@ -336,12 +340,6 @@ async function withoutDamaged(source: RunSource, { steps }: EvalOptions, notices
   notices.push(...broken.map((line) => `skipped ${line}.`))
   // An sft run of a new model has the model itself in its checkpoints.
   return { ...source, checkpoints, model: source.model === source.checkpoints[0] ? checkpoints[0] : source.model }
-}
-
-/** Steps with a whole checkpoint: the marker file is written last. */
-function checkpointSteps(dir: string): number[] {
-  const root = join(dir, 'checkpoints')
-  return stepFolders(root).filter((step) => existsSync(join(root, `step_${step}`, 'STABLE')))
 }
 
 /** Sampling fields that the engine has; others in -S go to an endpoint as they are. */

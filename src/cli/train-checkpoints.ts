@@ -278,6 +278,12 @@ function stepFolder(dir: string, step: number, word: string): string {
   throw new UserError(`${word}: ${dir} has no checkpoint of step ${step}. ${there}.`)
 }
 
+/** The steps of a run that have a whole checkpoint: the marker file is written last. */
+export function checkpointSteps(dir: string): number[] {
+  const root = join(dir, 'checkpoints')
+  return stepFolders(root).filter((step) => existsSync(join(root, `step_${step}`, 'STABLE')))
+}
+
 /** The step of a run's best checkpoint, as the newest state.json records it. Undefined where none is kept. */
 export function bestStep(dir: string): number | undefined {
   for (let end = Infinity; ;) {

@@ -140,6 +140,17 @@ num_examples = 1
   })
 
   test.each([
+    [
+      { baseUrl: 'http://127.0.0.1:1/v1', adapter: 'some/adapter' },
+      'eval: --adapter is for a model that runs here, and this one',
+    ],
+    [{ steps: '10' }, 'eval: --steps is for the checkpoints of a run. Name the run with --run.'],
+    [{ base: false }, 'eval: --no-base is for the checkpoints of a run. Name the run with --run.'],
+  ])('an option that would have no effect is refused: %j', async (options, sentence) => {
+    await expect(planOf('model = "models/tiny"\n[[eval]]\nenv_id = "reverse-text"\n', options)).rejects.toThrow(sentence)
+  })
+
+  test.each([
     ['num_examples = "2"', '4:1: eval.num_examples is "2", a string; it must be an integer >= -1. Write it without quotes.'],
     ['num_examples = 0', '4:1: num_examples is 0; it must be an integer >= 1, or -1 for all.'],
     ['rollout_per_example = 1', '4:1: eval.rollout_per_example is not a key of [eval]. Did you mean rollouts_per_example?'],
