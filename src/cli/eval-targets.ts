@@ -5,7 +5,7 @@ import { ChatTemplate, PolicyClient } from '../environments/index.ts'
 import { Engine } from '../inference/engine.ts'
 import { loadDecoder } from '../model/decoder/load.ts'
 import { openModel } from '../model/files/open.ts'
-import { largestRank, readAdapter } from '../model/files/peft.ts'
+import { checkAdapter, largestRank, readAdapter } from '../model/files/peft.ts'
 import { EndpointClient } from './eval-endpoints.ts'
 import type { EvalPlan, EvalSource } from './eval-plan.ts'
 import { reporter } from './model-batch.ts'
@@ -57,6 +57,13 @@ async function openEmbedded(plan: EvalPlan, source: EmbeddedSource, maxConcurren
     opened.push(model)
     const tokenizer = await model.tokenizer()
     const template = new ChatTemplate(tokenizer, plan.extra.chat_template_kwargs as Record<string, unknown> | undefined)
+    const ranks = source.kind === 'run' ? [source.rank] : []
+    // Before the model is loaded, which takes minutes for a large one.
+    if (source.adapter !== undefined) {
+      const adapter = await readAdapter(source.adapter)
+      checkAdapter(adapter, model.config, model.name)
+      ranks.push(largestRank(adapter.config))
+    }
     const gpu = await openGpu(model.config, { trains: false })
     opened.push(gpu)
     const progress = reporter(`loading ${model.name}`)
@@ -64,8 +71,6 @@ async function openEmbedded(plan: EvalPlan, source: EmbeddedSource, maxConcurren
     opened.push({ close: () => decoder.release() })
     const maxLength = lengthOf(plan, template, model.config.maxPositionEmbeddings)
     const together = Math.min(32, maxConcurrent)
-    const ranks = source.kind === 'run' ? [source.rank] : []
-    if (source.adapter !== undefined) ranks.push(largestRank((await readAdapter(source.adapter)).config))
     const engine = new Engine(decoder, {
       maxSequences: together,
       full: true,

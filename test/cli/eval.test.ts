@@ -200,6 +200,7 @@ test('mistakes are sentences, and leave nothing behind', { timeout: 120_000 }, a
     [['./even.ts'], 'eval: no model'],
     [['./even.ts', '-m', 'tiny', '-S', '{"top_a": 1}'], 'top_a is not supported by the embedded engine'],
     [['--run', 'outputs/made', '--steps', '7'], 'there is no checkpoint of step 7'],
+    [['./even.ts', '-m', 'tiny', '--adapter', 'nowhere'], 'There is no folder nowhere'],
     [['--run', 'nowhere'], 'there is no config.toml in it'],
     [['none.toml', '-m', 'tiny'], "none.toml can't be read"],
     [['./even.ts', '-m', 'x', '-e', 'none.toml'], "none.toml can't be read"],
@@ -207,6 +208,8 @@ test('mistakes are sentences, and leave nothing behind', { timeout: 120_000 }, a
     const { code, stderr } = await evaluate([...words, '-o', 'refused'])
     expect(stderr).toContain(message)
     expect(code).toBe(2)
+    // Said before the device is opened and the model loaded.
+    expect(stderr).not.toMatch(/no GPU found|loading/)
   }
   expect(existsSync(runs.path('refused'))).toBe(false)
   const file = await evaluate(['./even.ts', '-m', 'tiny', '-o', 'run.toml'])
