@@ -4,6 +4,7 @@ import { createServer } from 'node:net'
 import { resolve } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
 import { listen } from '../common/servers.ts'
+import { variableProblem } from '../common/template-variables.ts'
 import { textOfBytes } from '../common/texts.ts'
 import type { LogprobsMode } from '../common/types.ts'
 import { isOutOfMemory, type DeviceLostError } from '../gpu/errors.ts'
@@ -79,6 +80,8 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
   const chatTemplate = options.chatTemplate === undefined ? undefined : await textOf(options.chatTemplate)
   const { defaultChatTemplateKwargs: kwargs } = options
   const chatTemplateKwargs = kwargs === undefined ? undefined : jsonObject('serve', '--default-chat-template-kwargs', kwargs)
+  const wrong = chatTemplateKwargs && variableProblem(chatTemplateKwargs)
+  if (wrong) throw new UserError(`--default-chat-template-kwargs: ${wrong}`)
   const adapterRoot = options.adapterRoot === undefined ? undefined : await rootOf(options.adapterRoot)
   // A large model takes minutes to load: whatever can be wrong besides is found out before.
   checkAccess(serverOptions(options))

@@ -280,6 +280,10 @@ describe('serve', () => {
       ['--model', 'models/tiny', '--kv-cache-bytes', '100K', '--max-model-len', '512'],
       /One sequence of 512 tokens needs .* Raise --kv-cache-bytes or lower --max-model-len/,
     ],
+    [
+      ['--model', 'models/tiny', '--port', '0', '--default-chat-template-kwargs', '{"enable_thinking": "false"}'],
+      /^--default-chat-template-kwargs: chat_template_kwargs\.enable_thinking is "false", a string, .* Write false\.$/m,
+    ],
     [['--model', 'models/tiny', '--port', 'high'], /whole number from 0 to 65535/],
     [['--model', 'models/tiny', '--no-such-flag'], /unknown option/],
   ])('refuses %j', async (words, message) => {
