@@ -1,6 +1,7 @@
 /** Supervised fine-tuning on completions: turning examples into tokens, their order, and the training loop. */
-import { UserError } from '../common/errors.ts'
+import { messageOf, UserError } from '../common/errors.ts'
 import { saveAfter } from '../common/faults.ts'
+import { jsonWithTools } from '../common/json-floats.ts'
 import { EpochOrder } from '../common/random.ts'
 import { variablesOf } from '../common/template-variables.ts'
 import { toolCallsOf } from '../common/tool-calls.ts'
@@ -30,7 +31,7 @@ const ROLES = ['system', 'user', 'assistant', 'tool']
 /**
  * Makes an example from the columns of a data file: `messages`, in which all answers of the assistant are trained on; or `prompt` and `completion`,
  * both messages or both text. With a chat template, text becomes one user message and one answer. `tools`, beside messages, is a list of definitions
- * in OpenAI's format; `chat_template_kwargs` are variables for the chat template.
+ * in OpenAI's format, or that list as JSON text; `chat_template_kwargs` are variables for the chat template.
  * @param where names the row in error messages
  * @throws UserError that names the row and what is wrong with its columns
  */
@@ -53,10 +54,22 @@ export function exampleOf(columns: Record<string, unknown>, where: string, hasCh
 }
 
 function toolsOf(value: unknown, where: string): { tools?: ToolDefinition[] } {
-  if (value === undefined || value === null) return {}
+  const given = typeof value === 'string' ? toolsIn(value, where) : value
+  if (given === undefined || given === null) return {}
   const isTool = (one: Partial<ToolDefinition> | null) => typeof one?.function?.name === 'string'
-  if (Array.isArray(value) && value.every(isTool)) return { tools: value as ToolDefinition[] }
+  if (Array.isArray(given) && given.every(isTool)) return { tools: given as ToolDefinition[] }
   throw new UserError(`${where}: its tools must be a list of {type: "function", function: {name, parameters}}.`)
+}
+
+/** Tools as JSON text, which many datasets have since the schemas of different tools do not fit one column type. Empty text: no tools. */
+function toolsIn(text: string, where: string): unknown {
+  if (text.trim() === '') return null
+  try {
+    JSON.parse(text)
+  } catch (error) {
+    throw new UserError(`${where}: its tools are text but not JSON (${messageOf(error)}).`)
+  }
+  return (jsonWithTools(`{"tools":${text}}`) as { tools: unknown }).tools
 }
 
 function messagesOf(value: unknown, column: string, where: string): Message[] {

@@ -6,6 +6,7 @@ import { afterAll, describe, expect, test, vi } from 'vitest'
 import { samplesOf } from '../../src/cli/sft-setup.ts'
 import { toolCallParser } from '../../src/cli/tool-calls.ts'
 import { UserError } from '../../src/common/errors.ts'
+import { isFloat } from '../../src/common/json-floats.ts'
 import type { Generator } from '../../src/common/types.ts'
 import { parseSftConfig } from '../../src/config/load.ts'
 import {
@@ -127,6 +128,19 @@ describe('rows of a file', () => {
     const text = tokenizer.decode(sample.ids)
     expect(text).toContain('<tools>\n{"name":"look"')
     expect(text).toContain('<|user|><tool_response>\nhere\n</tool_response><|end|>')
+  })
+  test('tools as JSON text are those of a list', async () => {
+    const of = (tools: unknown) => read({ messages: messages({ function: { name: 'look', arguments: { at: 'x' } } }), tools })
+    expect(await of(JSON.stringify([look]))).toEqual(await of([look]))
+    await expect(of('look')).rejects.toThrow(/rows\.jsonl:1: its tools are text but not JSON/)
+    await expect(of('{"look": 1}')).rejects.toThrow(/rows\.jsonl:1: its tools must be a list/)
+    // A row without tools, in the forms that such columns have.
+    for (const none of ['', '[]', 'null']) expect(await of(none)).toEqual(await of([]))
+  })
+  test('a float in tools as JSON text is one for the chat template too', () => {
+    const tools = '[{"type":"function","function":{"name":"look","parameters":{"default":2.0}}}]'
+    const example = exampleOf({ messages: messages({ function: { name: 'look', arguments: {} } }), tools }, 'row', true)
+    expect('tools' in example && isFloat(example.tools![0].function.parameters!, 'default')).toBe(true)
   })
   test('calls without tools are written as text where the chat template writes none', async () => {
     const sample = await read({ messages: messages({ function: { name: 'look', arguments: { at: 'x' } } }) })
