@@ -78,7 +78,7 @@ async function openEmbedded(plan: EvalPlan, source: EmbeddedSource, maxConcurren
       cacheBytes: KV_BYTES,
       maxAdapters: 1,
       maxAdapterRank: Math.ceil(Math.max(8, ...ranks) / 8) * 8,
-      eosTokenIds: model.config.eosTokenIds,
+      eosTokenIds: tokenizer.eosTokenIds,
       decode: (ids, options) => tokenizer.decode(ids, options),
     })
     opened.push(engine)

@@ -53,7 +53,8 @@ export async function modelParts(
   if (!['auto', 'none', 'think'].includes(reasoningParser))
     throw new UserError(`There is no --reasoning-parser ${reasoningParser}; choose think, none or auto.`)
   const thinks = templateThinks(chatTemplate ?? tokenizer.chatTemplate)
-  const { vocabSize, eosTokenIds } = model.config
+  const { vocabSize } = model.config
+  const { eosTokenIds } = tokenizer
   let grammars: Promise<Grammars> | undefined
   const parts: ModelParts = {
     root: model.ref,

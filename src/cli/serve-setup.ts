@@ -115,7 +115,7 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
       prefixCaching: options.enablePrefixCaching,
       maxAdapters: options.maxLoras,
       maxAdapterRank: engineRank(options.maxLoraRank),
-      eosTokenIds: model.config.eosTokenIds,
+      eosTokenIds: tokenizer.eosTokenIds,
       decode: (ids, options) => tokenizer.decode(ids, options),
     })
     opened.push(engine)

@@ -53,7 +53,7 @@ export async function openSampler(parts: SamplerParts, version: PolicyVersion): 
     cacheBytes: kv_cache_bytes,
     kvCacheDtype: kv_cache_dtype,
     cacheAcrossVersions: reuse_kv_cache,
-    eosTokenIds: inputs.model.config.eosTokenIds,
+    eosTokenIds: inputs.tokenizer.eosTokenIds,
     decode: (ids, options) => inputs.tokenizer.decode(ids, options),
   })
   engine.publish(version)
@@ -154,7 +154,7 @@ async function openVllm(parts: SamplerParts, version: PolicyVersion): Promise<Ru
     runName: basename(folder.path),
     rank,
     vocabulary: model.config.vocabSize,
-    rules: { eosTokenIds: new Set(model.config.eosTokenIds), decode: (ids: readonly number[]) => tokenizer.decode([...ids]) },
+    rules: { eosTokenIds: new Set(tokenizer.eosTokenIds), decode: (ids: readonly number[]) => tokenizer.decode([...ids]) },
     weightsDir,
     hasFirst: kind === 'full' && (!inference.base_url || version === 0),
     write: (dir: string) =>

@@ -1,5 +1,5 @@
 /** `sft` on whole conversations: of turns and tools, what is learned is to the token what a rollout would have sampled. */
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, test, vi } from 'vitest'
@@ -7,7 +7,7 @@ import { samplesOf } from '../../src/cli/sft-setup.ts'
 import { toolCallParser } from '../../src/cli/tool-calls.ts'
 import { UserError } from '../../src/common/errors.ts'
 import { isFloat } from '../../src/common/json-floats.ts'
-import type { Generator } from '../../src/common/types.ts'
+import type { Generator, Message } from '../../src/common/types.ts'
 import { parseSftConfig } from '../../src/config/load.ts'
 import {
   ChatTemplate,
@@ -18,9 +18,10 @@ import {
   sftRows,
   SingleTurnEnv,
 } from '../../src/environments/index.ts'
+import { writeMerged } from '../../src/model/files/export.ts'
 import { openModel } from '../../src/model/files/open.ts'
 import { rolloutRow } from '../../src/monitor/rollout-writer.ts'
-import { exampleOf } from '../../src/trainer/sft.ts'
+import { exampleOf, sampleOf } from '../../src/trainer/sft.ts'
 import { sampling } from '../environments/scripted.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-sft-'))
@@ -230,4 +231,39 @@ test('of rows that are too long the longest is told', async () => {
   expect(await refusal(1, 600, 507, 700)).toBe(
     '2 of 4 examples have more tokens than max_seq_len (512): the first is rows:2, the longest rows:4 with 705. Raise it to 705 or remove them.',
   )
+})
+
+describe('a base model whose chat template ends answers with a token that its config does not name', () => {
+  // As Qwen2.5-0.5B: ChatML with <|im_end|>, and <|endoftext|> as eos_token_id.
+  const dir = join(folder, 'base')
+  cpSync('models/tiny', dir, { recursive: true })
+  const config = JSON.parse(readFileSync(join(dir, 'config.json'), 'utf8')) as object
+  const [own] = tokenizer.encode('<|pad|>')
+  const [end] = tokenizer.eosTokenIds
+  writeFileSync(join(dir, 'config.json'), JSON.stringify({ ...config, eos_token_id: own }))
+  const template =
+    '{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>\n{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}'
+  writeFileSync(join(dir, 'chat_template.jinja'), template)
+  const messages: Message[] = ['a', 'b', 'c', 'd'].map((content, i) => ({ role: i % 2 ? 'assistant' : 'user', content }))
+  test('each answer is learned up to that token, and a rollout ends there and goes on behind it', async () => {
+    const files = await openModel(dir)
+    const base = await files.tokenizer()
+    expect(base.eosTokenIds).toEqual([own, end])
+    const sample = sampleOf(exampleOf({ messages }, 'row', true), base, 'row')
+    expect(learned(sample)).toBe('b<|end|>d<|end|>')
+    const chat = new ChatTemplate(base)
+    const promptIds = chat.prompt(messages.slice(0, 1)).ids
+    const said = { text: 'b', ids: [...base.encode('b', { addSpecialTokens: false }), end], logprobs: [], versions: [] }
+    const next = chat.next(messages.slice(0, 3), { ...said, promptIds, finishReason: 'stop', stopCondition: 'eos' })!
+    expect([...sample.ids].slice(0, next.ids.length)).toEqual(next.ids)
+    files.close()
+  })
+  test('what is written of it names both, as other servers stop only at the tokens that are named', async () => {
+    const out = join(folder, 'written')
+    const files = await openModel(dir)
+    await writeMerged(out, files, null)
+    files.close()
+    const written = JSON.parse(readFileSync(join(out, 'generation_config.json'), 'utf8')) as object
+    expect(written).toEqual({ eos_token_id: [own, end] })
+  })
 })

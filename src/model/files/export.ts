@@ -59,7 +59,10 @@ export async function writeModelFiles(dir: string, model: ModelToWrite, shardByt
   const dtype = dtypes.size > 1 ? 'float32' : WORDS[[...dtypes][0] ?? 'bf16']
   const { torch_dtype: _old, quantization_config: _quantization, ...rest } = model.rawConfig
   await writeWhole(join(dir, 'config.json'), [jsonText({ ...rest, dtype, torch_dtype: dtype })])
-  if (model.rawGenerationConfig) await writeWhole(join(dir, 'generation_config.json'), [jsonText(model.rawGenerationConfig)])
+  // Other servers stop at the ends that are named there alone, and answers were trained to end with the template's.
+  const ends = model.tokenizer?.turnEnd == null ? null : { eos_token_id: model.tokenizer.eosTokenIds }
+  const generation = ends ? { ...model.rawGenerationConfig, ...ends } : model.rawGenerationConfig
+  if (generation) await writeWhole(join(dir, 'generation_config.json'), [jsonText(generation)])
   await writeWeights(dir, model.tensors, shardBytes)
   await model.tokenizer?.saveTo(dir)
 }

@@ -38,8 +38,10 @@ interface ChatOptions {
 export interface Tokenizer {
   /** One more than the largest id that stands for text; a model may have more rows, as padding. */
   readonly vocabSize: number
-  /** The model's end-of-sequence tokens. */
+  /** The tokens that end an answer: the model's end-of-sequence tokens, and `turnEnd`. */
   readonly eosTokenIds: readonly number[]
+  /** The special token with which the chat template ends an answer, if it is none of the model's own ends; null if it is, or without one. */
+  readonly turnEnd: number | null
   /** Whether messages can be rendered. */
   readonly hasChatTemplate: boolean
   /** The template as it was written, for those who must know what a model was taught to write; null without one. */
@@ -95,6 +97,9 @@ const COPIED = [
   'tokenizer.model',
 ]
 
+/** An answer that no template has in its own text. */
+const ANSWER = 'the-answer-5c1f0e'
+
 /** Reads the tokenizer of a Hugging Face folder. Throws UserError where there is none, or none that can be read. */
 export async function loadTokenizer(dir: string, eosTokenIds: readonly number[]): Promise<Tokenizer> {
   const jsonPath = join(dir, 'tokenizer.json')
@@ -148,6 +153,7 @@ export function makeTokenizer(parts: TokenizerParts): Tokenizer {
 class HuggingFaceTokenizer implements Tokenizer {
   readonly vocabSize: number
   readonly eosTokenIds: readonly number[]
+  readonly turnEnd: number | null
   readonly hasChatTemplate: boolean
   readonly chatTemplate: string | null
   readonly toolTemplate: string | null
@@ -162,7 +168,6 @@ class HuggingFaceTokenizer implements Tokenizer {
 
   constructor(parts: TokenizerParts) {
     this.#parts = parts
-    this.eosTokenIds = parts.eosTokenIds
     this.chatTemplate = parts.chatTemplate
     this.toolTemplate = parts.toolTemplate ?? parts.chatTemplate
     this.hasChatTemplate = parts.chatTemplate !== null
@@ -183,6 +188,27 @@ class HuggingFaceTokenizer implements Tokenizer {
       this.#added.set(id, token.content)
       if (token.special) this.#special.add(id)
     }
+    const end = this.#endOfTurn()
+    this.turnEnd = end === null || parts.eosTokenIds.includes(end) ? null : end
+    this.eosTokenIds = this.turnEnd === null ? parts.eosTokenIds : [...parts.eosTokenIds, this.turnEnd]
+  }
+
+  /** The special token that the chat template writes behind an answer. */
+  #endOfTurn(): number | null {
+    if (!this.hasChatTemplate) return null
+    const messages: Message[] = [
+      { role: 'user', content: 'x' },
+      { role: 'assistant', content: ANSWER },
+    ]
+    let text: string
+    try {
+      text = this.renderChat(messages, { addGenerationPrompt: false })
+    } catch {
+      return null // A template that cannot be read, or that takes no such messages, says so when it is used.
+    }
+    const [, behind = ''] = text.split(ANSWER)
+    const [first] = this.encode(behind.trimStart(), { addSpecialTokens: false })
+    return first !== undefined && this.#special.has(first) ? first : null
   }
 
   encode(text: string, options: { addSpecialTokens?: boolean } = {}): number[] {
