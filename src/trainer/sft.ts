@@ -137,8 +137,14 @@ export function sampleOf(example: SftExample, tokenizer: SftTokenizer, where: st
   const answer = (text: string) => {
     const tokens = goOn(text)
     const end = tokens.findIndex((id) => tokenizer.eosTokenIds.includes(id))
-    put(end < 0 ? [...tokens, ...tokenizer.eosTokenIds.slice(0, 1)] : tokens.slice(0, end + 1), 1)
-    if (end >= 0) put(tokens.slice(end + 1), 0)
+    if (end >= 0) {
+      put(tokens.slice(0, end + 1), 1)
+      put(tokens.slice(end + 1), 0)
+      return
+    }
+    const eos = tokenizer.eosTokenIds.slice(0, 1)
+    put([...tokens, ...eos], 1)
+    before += tokenizer.decode(eos)
   }
   if ('text' in example) {
     put(tokenizer.encode(example.text.prompt), 0)
@@ -171,6 +177,9 @@ function encodeAfter(tokenizer: SftTokenizer, before: string, text: string): num
   return encode(text)
 }
 
+/** An answer that no template has in its own text. */
+const MARK = 'the-answer-5c1f0e'
+
 function encodeChat(
   { prompt, completion, tools, variables }: SftChat,
   tokenizer: SftTokenizer,
@@ -182,6 +191,14 @@ function encodeChat(
   const learned = messages.flatMap((m, i) => (i < prompt.length || m.role !== 'assistant' || weightOf(m) === 0 ? [] : [i]))
   const prompted = learned.map((i) => tokenizer.renderChat(messages.slice(0, i), { addGenerationPrompt: true, tools, variables }))
   let done = ''
+  const ends = tokenizer.eosTokenIds.map((id) => tokenizer.decode([id]))
+  /** What a template that ends answers with text writes behind this one: as in rollouts, the end of sequence stands before it. */
+  const closingOf = (earlier: Message[], text: string): string => {
+    if (ends.length === 0 || ends.some((end) => text.includes(end))) return ''
+    const marked: Message[] = [...earlier, { role: 'assistant', content: MARK }]
+    const closing = tokenizer.renderChat(marked, { addGenerationPrompt: false, tools, variables }).split(MARK).at(-1)!
+    return text.endsWith(closing) ? closing : ''
+  }
   for (const [turn, i] of learned.entries()) {
     const before = prompted[turn]
     const whole = tokenizer.renderChat(messages.slice(0, i + 1), { addGenerationPrompt: false, tools, variables })
@@ -216,8 +233,8 @@ function encodeChat(
       )
     }
     context(before.slice(done.length))
-    answer(after.slice(before.length))
-    done = after
+    done = after.slice(0, after.length - closingOf(messages.slice(0, i), after.slice(before.length)).length)
+    answer(done.slice(before.length))
   }
 }
 

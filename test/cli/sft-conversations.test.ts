@@ -233,34 +233,51 @@ test('of rows that are too long the longest is told', async () => {
   )
 })
 
-describe('a base model whose chat template ends answers with a token that its config does not name', () => {
-  // As Qwen2.5-0.5B: ChatML with <|im_end|>, and <|endoftext|> as eos_token_id.
-  const dir = join(folder, 'base')
+/** The tiny model with another chat template and end of sequence. */
+function other(name: string, template: string, eos: number): string {
+  const dir = join(folder, name)
   cpSync('models/tiny', dir, { recursive: true })
   const config = JSON.parse(readFileSync(join(dir, 'config.json'), 'utf8')) as object
+  writeFileSync(join(dir, 'config.json'), JSON.stringify({ ...config, eos_token_id: eos }))
+  writeFileSync(join(dir, 'chat_template.jinja'), template)
+  return dir
+}
+
+describe('chat templates that do not end answers with an end of sequence', () => {
   const [own] = tokenizer.encode('<|pad|>')
   const [end] = tokenizer.eosTokenIds
-  writeFileSync(join(dir, 'config.json'), JSON.stringify({ ...config, eos_token_id: own }))
-  const template =
-    '{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>\n{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}'
-  writeFileSync(join(dir, 'chat_template.jinja'), template)
+  // As Qwen2.5-0.5B: ChatML with <|im_end|>, and <|endoftext|> as eos_token_id.
+  const base = other(
+    'base',
+    '{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>\n{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}',
+    own,
+  )
+  const words = other(
+    'words',
+    '{% for m in messages %}{{ m.role }}: {{ m.content }}\n\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}',
+    own,
+  )
   const messages: Message[] = ['a', 'b', 'c', 'd'].map((content, i) => ({ role: i % 2 ? 'assistant' : 'user', content }))
-  test('each answer is learned up to that token, and a rollout ends there and goes on behind it', async () => {
+  test.each([
+    ['a special token that the config does not name', base, [own, end], 'b<|end|>d<|end|>'],
+    ['text', words, [own], 'b<|pad|>d<|pad|>'],
+  ])('%s: each answer is learned as a rollout ends it and goes on behind it', async (_, dir, ends, answers) => {
     const files = await openModel(dir)
-    const base = await files.tokenizer()
-    expect(base.eosTokenIds).toEqual([own, end])
-    const sample = sampleOf(exampleOf({ messages }, 'row', true), base, 'row')
-    expect(learned(sample)).toBe('b<|end|>d<|end|>')
-    const chat = new ChatTemplate(base)
+    const its = await files.tokenizer()
+    expect(its.eosTokenIds).toEqual(ends)
+    const sample = sampleOf(exampleOf({ messages }, 'row', true), its, 'row')
+    expect(learned(sample)).toBe(answers)
+    const chat = new ChatTemplate(its)
     const promptIds = chat.prompt(messages.slice(0, 1)).ids
-    const said = { text: 'b', ids: [...base.encode('b', { addSpecialTokens: false }), end], logprobs: [], versions: [] }
-    const next = chat.next(messages.slice(0, 3), { ...said, promptIds, finishReason: 'stop', stopCondition: 'eos' })!
+    const ids = [...tokenizer.encode('b'), ends.at(-1)!]
+    const said = { text: 'b', ids, logprobs: [], versions: [], promptIds, finishReason: 'stop' as const, stopCondition: 'eos' }
+    const next = chat.next(messages.slice(0, 3), said)!
     expect([...sample.ids].slice(0, next.ids.length)).toEqual(next.ids)
     files.close()
   })
-  test('what is written of it names both, as other servers stop only at the tokens that are named', async () => {
+  test('weights that are written name both ends, as other servers stop only at the tokens that are named', async () => {
     const out = join(folder, 'written')
-    const files = await openModel(dir)
+    const files = await openModel(base)
     await writeMerged(out, files, null)
     files.close()
     const written = JSON.parse(readFileSync(join(out, 'generation_config.json'), 'utf8')) as object
