@@ -7,6 +7,7 @@ import { readFile, stat } from 'node:fs/promises'
 import { extname } from 'node:path'
 import type { SchemaElement, SchemaTree } from 'hyparquet'
 import { messageOf, UserError } from '../common/errors.ts'
+import { jsonWithTools } from '../common/json-floats.ts'
 import { textOfBytes } from '../common/texts.ts'
 import { shellWord } from '../monitor/format.ts'
 
@@ -239,7 +240,7 @@ function unread(where: string, error: unknown): UserError {
 export function exactJson(text: string): unknown {
   const exact = (_: string, value: unknown, { source = '' }: { source?: string } = {}) =>
     typeof value === 'number' && !Number.isSafeInteger(value) && /^-?\d+$/u.test(source) ? source : value
-  return JSON.parse(text, /\d{16}/u.test(text) ? exact : undefined)
+  return /\d{16}/u.test(text) ? JSON.parse(text, exact) : jsonWithTools(text)
 }
 
 function parseJson(text: string, where: string): unknown {

@@ -6,7 +6,6 @@ import { afterAll, describe, expect, test, vi } from 'vitest'
 import { samplesOf } from '../../src/cli/sft-setup.ts'
 import { toolCallParser } from '../../src/cli/tool-calls.ts'
 import { UserError } from '../../src/common/errors.ts'
-import { isFloat } from '../../src/common/json-floats.ts'
 import type { Generator, Message } from '../../src/common/types.ts'
 import { parseSftConfig } from '../../src/config/load.ts'
 import {
@@ -138,10 +137,21 @@ describe('rows of a file', () => {
     // A row without tools, in the forms that such columns have.
     for (const none of ['', '[]', 'null']) expect(await of(none)).toEqual(await of([]))
   })
-  test('a float in tools as JSON text is one for the chat template too', () => {
+  test('a float of tools is one for the chat template too, in a list and in JSON text', async () => {
     const tools = '[{"type":"function","function":{"name":"look","parameters":{"default":2.0}}}]'
-    const example = exampleOf({ messages: messages({ function: { name: 'look', arguments: {} } }), tools }, 'row', true)
-    expect('tools' in example && isFloat(example.tools![0].function.parameters!, 'default')).toBe(true)
+    const dir = other(
+      'tools',
+      '{{ tools | tojson }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}',
+      tokenizer.eosTokenIds[0],
+    )
+    const files = await openModel(dir)
+    const its = await files.tokenizer()
+    for (const given of [tools, JSON.stringify(tools)]) {
+      writeFileSync(file, `{"prompt": "a", "completion": "b", "tools": ${given}}\n`)
+      const { train } = await samplesOf(configOf(`path = ${JSON.stringify(file)}`), its)
+      expect(its.decode(train[0].ids)).toContain('"default": 2.0}')
+    }
+    files.close()
   })
   test('calls without tools are written as text where the chat template writes none', async () => {
     const sample = await read({ messages: messages({ function: { name: 'look', arguments: { at: 'x' } } }) })
