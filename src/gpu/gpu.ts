@@ -392,7 +392,7 @@ export class Gpu {
   async #wait(wait: string | WaitFor, start: () => Promise<unknown>): Promise<void> {
     const traced = this.#trace.wait(wait)
     const over = this.#pace?.wait()
-    if (!this.facts.software) await start()
+    if (this.#pace) await start() // a GPU, which needs no core that Dawn spins on
     else await this.#waits.through(typeof wait === 'string' ? { name: wait, work: 1 } : wait, start, this.#sent)
     over?.()
     traced?.end()
