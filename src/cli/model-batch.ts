@@ -1,4 +1,5 @@
 /** What `score` and `grad` share: their options, a model on the GPU with or without an adapter, progress on stderr. */
+import { resolve } from 'node:path'
 import type { Command } from 'commander'
 import { UserError } from '../common/errors.ts'
 import type { TrainingSample } from '../common/types.ts'
@@ -64,6 +65,8 @@ export async function withDecoder(
     const most = files.config.maxPositionEmbeddings
     refuseLonger(files, longest, `a sequence has ${longest} tokens`)
     if (longest > most) console.error(`a sequence has ${longest} tokens; ${files.name} was made for ${most} at most`)
+    if (resolve(options.out) === resolve(options.batch))
+      throw new UserError(`--out and --batch are both ${options.out}, which would be overwritten. Name another file in --out.`)
     checkOut(options.out)
     const { matrixUnits, round } = options
     const gpu = await openGpu(files.config, { trains: true, matrixUnits })

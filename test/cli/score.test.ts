@@ -122,6 +122,11 @@ describe('says in a sentence what is wrong, and exits with 2', () => {
       () => [...of(golden), '--out', folder],
       /--out .* cannot be written: it is a folder\. Name another file/,
     ],
+    [
+      'an --out that would overwrite the batch',
+      () => [...of(golden), '--batch', batch('own.json', [{ input_ids: [5] }]), '--out', join(folder, 'own.json')],
+      /--out and --batch are both .*own\.json, which would be overwritten/,
+    ],
   ]
   test.each(cases)('%s', (_, words, sentence) => {
     const { code, out: said, err } = score(words())
