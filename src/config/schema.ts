@@ -74,7 +74,7 @@ export const loraFields = {
     .min(1)
     .default([...ALL_LAYERS])
     .describe(
-      'Linear layers that get an adapter. The default means all: it includes in_proj_qkv, in_proj_z and out_proj of Gated DeltaNet layers (Qwen3.5), in_proj and out_proj of convolutions (LFM2), and input_linear (gate and up in one) and output_linear of Granite 4, and qkv_proj and gate_up_proj of Phi. LFM2 calls o_proj out_proj, and gate_proj, up_proj and down_proj w1, w3 and w2; either name works. A name that no layer of the model has is refused.',
+      'Linear layers that get an adapter. The default means all: it includes in_proj_qkv, in_proj_z and out_proj of Gated DeltaNet layers (Qwen3.5), in_proj and out_proj of convolutions (LFM2), and input_linear (gate and up in one) and output_linear of Granite 4, and qkv_proj and gate_up_proj of Phi. LFM2 calls o_proj out_proj, and gate_proj, up_proj and down_proj w1, w3 and w2; either name works. Names that no layer of the model has are left out, as in PEFT; a list of nothing else is refused.',
     ),
 }
 

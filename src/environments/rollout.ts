@@ -277,8 +277,8 @@ const nothingPlayed: RolloutDraft = {
   stopCondition: 'error',
 }
 
-/** The trainer would read anything else as another token. */
-const areIds = (list: unknown): boolean => Array.isArray(list) && list.every((id) => Number.isInteger(id) && id >= 0)
+/** The trainer would read anything else as another token. Endpoints, whose answers are only scored, give -1 for each. */
+const areIds = (list: unknown): boolean => Array.isArray(list) && list.every((id) => Number.isInteger(id) && id >= -1)
 
 /** Checks what an environment returned: the trainer needs three arrays of the same length for a completion. */
 function checked(draft: RolloutDraft): RolloutDraft {
@@ -319,7 +319,7 @@ function checked(draft: RolloutDraft): RolloutDraft {
   }
   if (ids.length === 0 && draft.stopCondition !== 'abort') throw new Error('the completion has no tokens')
   // A log-probability may be NaN, if the sampler is broken: its token is then left out of the loss.
-  if (!areIds(ids)) throw new Error(`the completion's ids must be token ids (whole numbers of 0 or more)`)
+  if (!areIds(ids)) throw new Error(`the completion's ids must be token ids (whole numbers)`)
   const [kind] = Object.entries({ logprobs, versions }).find(([, list]) => !list.every((x) => typeof x === 'number')) ?? []
   if (kind) throw new Error(`the completion's ${kind} must be numbers`)
   const sampled = turns?.reduce((sum, turn) => sum + turn.sampled, 0) ?? ids.length

@@ -198,7 +198,7 @@ describe('a rollout that fails has an error and no reward', () => {
     [
       'completion_tokens',
       { ids: [1.5], logprobs: [-1], versions: [0] },
-      "the completion's ids must be token ids (whole numbers of 0 or more)",
+      "the completion's ids must be token ids (whole numbers)",
     ],
     ['completion_tokens', { ids: [1], logprobs: [undefined], versions: [0] }, "the completion's logprobs must be numbers"],
     ['completion_tokens', { ids: [1], logprobs: [-1], versions: ['0'] }, "the completion's versions must be numbers"],

@@ -105,7 +105,8 @@ export const qkNormChannels = ({ qkNormWhole, heads, kvHeads, headDim }: ModelCo
 /**
  * The modules that get an adapter, as files call them, of those that are asked for by these names or by the usual seven. All seven stand for "all", so the large ones
  * of what a model has in the place of attention are then among them, and matrices that hold several of the seven.
- * @throws UserError where such a matrix is asked for by only some of its parts, or no layer has a module
+ * Modules that the model lacks are left out, as in PEFT: one list may serve models of several families.
+ * @throws UserError where such a matrix is asked for by only some of its parts, or no layer has any of the modules
  */
 export function adapterModules(config: ModelConfig, asked: readonly string[]): string[] {
   const all = LINEAR_MODULES.every((module) => asked.includes(module))
@@ -122,10 +123,9 @@ export function adapterModules(config: ModelConfig, asked: readonly string[]): s
     return own(whole ?? module)
   })
   const there = new Set([...linearShapes(config).keys()].map((path) => path.split('.').at(-1)!))
-  const absent = asked.find((module, i) => !there.has(named[i]) && !(all && LINEAR_MODULES.some((usual) => usual === module)))
-  if (absent !== undefined)
+  if (!named.some((module) => there.has(module)))
     throw new UserError(
-      `lora_target_modules names ${absent}, but no layer of this model has it. Choose from ${Array.from(there).join(', ')}.`,
+      `lora_target_modules names ${asked.join(', ')}, but no layer of this model has such a module. Choose from ${Array.from(there).join(', ')}.`,
     )
   const more = all ? statefulLayers(config).flatMap((layer) => MIXERS[mixerOf(config, layer)].adapted) : []
   return [...new Set([...named, ...more])]
