@@ -1,7 +1,8 @@
 /** Loads the advantage function and the filters, by the name of a built-in or from a file, and tries them out. */
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
-import { importOf, messageOf, UserError } from '../common/errors.ts'
+import { messageOf, UserError } from '../common/errors.ts'
+import { importOf } from '../common/loading.ts'
 import groupMean from './advantages/group_mean.ts'
 import type { Rollout } from '../common/types.ts'
 import { assignAdvantages, type Algorithm, type Plugin } from './algorithm.ts'

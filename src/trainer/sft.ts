@@ -7,7 +7,7 @@ import { variablesOf } from '../common/template-variables.ts'
 import { toolCallsOf } from '../common/tool-calls.ts'
 import type { Message, Metrics, ToolCall, ToolDefinition, TrainingBatch, TrainingSample } from '../common/types.ts'
 import { batchOf, untrained } from '../model/decoder/packed.ts'
-import type { Tokenizer } from '../model/tokenizer/tokenizer.ts'
+import { closingOf, type Tokenizer } from '../model/tokenizer/tokenizer.ts'
 import { scoreSamples } from './gradients.ts'
 import type { StepHooks, Trainer } from './trainer.ts'
 
@@ -177,9 +177,6 @@ function encodeAfter(tokenizer: SftTokenizer, before: string, text: string): num
   return encode(text)
 }
 
-/** An answer that no template has in its own text. */
-const MARK = 'the-answer-5c1f0e'
-
 function encodeChat(
   { prompt, completion, tools, variables }: SftChat,
   tokenizer: SftTokenizer,
@@ -193,10 +190,9 @@ function encodeChat(
   let done = ''
   const ends = tokenizer.eosTokenIds.map((id) => tokenizer.decode([id]))
   /** What a template that ends answers with text writes behind this one: as in rollouts, the end of sequence stands before it. */
-  const closingOf = (earlier: Message[], text: string): string => {
+  const closingIn = (text: string, earlier: Message[]): string => {
     if (ends.length === 0 || ends.some((end) => text.includes(end))) return ''
-    const marked: Message[] = [...earlier, { role: 'assistant', content: MARK }]
-    const closing = tokenizer.renderChat(marked, { addGenerationPrompt: false, tools, variables }).split(MARK).at(-1)!
+    const closing = closingOf(tokenizer, earlier, { tools, variables })
     return text.endsWith(closing) ? closing : ''
   }
   for (const [turn, i] of learned.entries()) {
@@ -233,7 +229,7 @@ function encodeChat(
       )
     }
     context(before.slice(done.length))
-    done = after.slice(0, after.length - closingOf(messages.slice(0, i), after.slice(before.length)).length)
+    done = after.slice(0, after.length - closingIn(after.slice(before.length), messages.slice(0, i)).length)
     answer(done.slice(before.length))
   }
 }

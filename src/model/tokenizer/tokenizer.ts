@@ -100,6 +100,17 @@ const COPIED = [
 /** An answer that no template has in its own text. */
 const ANSWER = 'the-answer-5c1f0e'
 
+/** What the chat template writes behind an answer to `earlier`; '' if it does not write the answer as it is. */
+export function closingOf(
+  tokenizer: Pick<Tokenizer, 'renderChat'>,
+  earlier: readonly Message[],
+  options: ChatOptions = {},
+): string {
+  const messages: Message[] = [...earlier, { role: 'assistant', content: ANSWER }]
+  const parts = tokenizer.renderChat(messages, { ...options, addGenerationPrompt: false }).split(ANSWER)
+  return parts.length > 1 ? parts.at(-1)! : ''
+}
+
 /** Reads the tokenizer of a Hugging Face folder. Throws UserError where there is none, or none that can be read. */
 export async function loadTokenizer(dir: string, eosTokenIds: readonly number[]): Promise<Tokenizer> {
   const jsonPath = join(dir, 'tokenizer.json')
@@ -196,17 +207,12 @@ class HuggingFaceTokenizer implements Tokenizer {
   /** The special token that the chat template writes behind an answer. */
   #endOfTurn(): number | null {
     if (!this.hasChatTemplate) return null
-    const messages: Message[] = [
-      { role: 'user', content: 'x' },
-      { role: 'assistant', content: ANSWER },
-    ]
-    let text: string
+    let behind: string
     try {
-      text = this.renderChat(messages, { addGenerationPrompt: false })
+      behind = closingOf(this, [{ role: 'user', content: 'x' }])
     } catch {
       return null // A template that cannot be read, or that takes no such messages, says so when it is used.
     }
-    const [, behind = ''] = text.split(ANSWER)
     const [first] = this.encode(behind.trimStart(), { addSpecialTokens: false })
     return first !== undefined && this.#special.has(first) ? first : null
   }
