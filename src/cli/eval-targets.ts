@@ -5,7 +5,7 @@ import { ChatTemplate, PolicyClient } from '../environments/index.ts'
 import { Engine } from '../inference/engine.ts'
 import { loadDecoder } from '../model/decoder/load.ts'
 import { openModel } from '../model/files/open.ts'
-import { checkAdapter, largestRank, readAdapter } from '../model/files/peft.ts'
+import { checkAdapter, largestRank, paddedRank, readAdapter } from '../model/files/peft.ts'
 import { EndpointClient } from './eval-endpoints.ts'
 import type { EvalPlan, EvalSource } from './eval-plan.ts'
 import { reporter } from './model-batch.ts'
@@ -77,7 +77,7 @@ async function openEmbedded(plan: EvalPlan, source: EmbeddedSource, maxConcurren
       maxLength,
       cacheBytes: KV_BYTES,
       maxAdapters: 1,
-      maxAdapterRank: Math.ceil(Math.max(8, ...ranks) / 8) * 8,
+      maxAdapterRank: paddedRank(Math.max(8, ...ranks)),
       eosTokenIds: tokenizer.eosTokenIds,
       decode: (ids, options) => tokenizer.decode(ids, options),
     })

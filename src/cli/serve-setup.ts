@@ -15,7 +15,7 @@ import { checkAccess, startServer } from '../inference/server/server.ts'
 import { refuseLonger } from '../model/config/longrope.ts'
 import { loadDecoder } from '../model/decoder/load.ts'
 import { openModel, type ModelFiles } from '../model/files/open.ts'
-import { checkAdapter, readAdapter } from '../model/files/peft.ts'
+import { checkAdapter, paddedRank, rankOf, readAdapter } from '../model/files/peft.ts'
 import type { ModelConfig, Quantization } from '../model/types.ts'
 import { bindablePages, CACHE_PAGE, cacheTokenBytes } from '../model/decoder/shapes.ts'
 import { formatBytes, formatCount } from '../monitor/format.ts'
@@ -114,7 +114,7 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
       kvCacheDtype: options.kvCacheDtype === 'f16' ? 'f16' : 'f32',
       prefixCaching: options.enablePrefixCaching,
       maxAdapters: options.maxLoras,
-      maxAdapterRank: engineRank(options.maxLoraRank),
+      maxAdapterRank: paddedRank(options.maxLoraRank),
       eosTokenIds: tokenizer.eosTokenIds,
       decode: (ids, options) => tokenizer.decode(ids, options),
     })
@@ -237,14 +237,11 @@ async function checkAdapters(
   for (const { dir } of adapters) {
     const adapter = await readAdapter(dir)
     checkAdapter(adapter, model.config, model.name)
-    const rank = Math.max(...[...adapter.tensors.values()].map(({ r }) => r))
-    if (rank > engineRank(maxLoraRank))
+    const rank = rankOf(adapter)
+    if (rank > paddedRank(maxLoraRank))
       throw new UserError(`The adapter ${dir} has rank ${rank}, but --max-lora-rank is ${maxLoraRank}. Raise it.`)
   }
 }
-
-/** The engine has ranks in steps of 8. */
-const engineRank = (maxLoraRank: number): number => Math.ceil(maxLoraRank / 8) * 8
 
 async function textOf(file: string): Promise<string> {
   const bytes = await readFile(file).catch((error: unknown) => {

@@ -66,10 +66,9 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
     const after = stop.aborted || trainer.step === begun ? undefined : await heldOutLoss(run, timeline)
     if (after !== undefined) out.print(`held-out loss after training ${after.toFixed(3)}`)
     if (trainer.step > 0) out.print(`checkpoint: ${folder.checkpointPath(trainer.step)}`)
-    if (trainer.step === 0) {
-      keep = false
-      out.print(NEVER_BEGAN)
-    } else if (trainer.step < args.max_steps)
+    keep = trainer.step > 0
+    if (!keep) out.print(NEVER_BEGAN)
+    else if (trainer.step < args.max_steps)
       out.print(
         `stopped after step ${trainer.step} of ${args.max_steps}; to continue: ${CLI} sft ${AT} ${shellWord(folder.configPath)} --resume`,
       )

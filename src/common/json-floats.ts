@@ -18,8 +18,14 @@ const MOST_VALUES = 20_000
  */
 export function jsonWithTools(text: string): unknown {
   const plain: unknown = JSON.parse(text)
-  const { tools } = Object(plain) as { tools?: unknown }
-  if (!Array.isArray(tools) || !/\d(?:\.0|e)/iu.test(text) || valuesLeft(plain, MOST_VALUES) < 0) return plain
+  return Array.isArray((Object(plain) as { tools?: unknown }).tools) ? withFloats(text, plain) : plain
+}
+
+/** Like `jsonWithTools`, of JSON that is the list of tools itself. @throws SyntaxError */
+export const jsonOfTools = (text: string): unknown => withFloats(text, JSON.parse(text))
+
+function withFloats(text: string, plain: unknown): unknown {
+  if (!/\d(?:\.0|e)/iu.test(text) || valuesLeft(plain, MOST_VALUES) < 0) return plain
   return JSON.parse(text, function (this: object, key, value: unknown, { source = '' }: { source?: string } = {}) {
     if (Number.isInteger(value) && /[.e]/iu.test(source)) floats.set(this, (floats.get(this) ?? new Set()).add(key))
     return value

@@ -43,6 +43,7 @@ import {
   tensorShapes,
   weightCount,
 } from '../model/decoder/shapes.ts'
+import { paddedRank } from '../model/files/peft.ts'
 import type { ModelConfig, TensorSource } from '../model/types.ts'
 import { formatBytes } from '../monitor/format.ts'
 import { keepsReference } from './algorithm-schema.ts'
@@ -381,7 +382,5 @@ function droppedInputs({ model, useLora, loraDropout, loraTargetModules }: Memor
 /** Number of products that share a module's adapter, each with its own input and LoRA intermediate: those of its parts, where it is several projections in one matrix. */
 const productsOf = (module: string): number => ({ qkv_proj: 3, gate_up_proj: 2, input_linear: 2 })[module] ?? 1
 
-/** Kernels need ranks that are multiples of 8. */
-const paddedRank = (rank: number) => Math.ceil(rank / 8) * 8
 const sum = (numbers: number[]) => numbers.reduce((a, b) => a + b, 0)
 const millions = (n: number) => (n >= 1e6 ? `${(n / 1e6).toFixed(1)} M` : `${(n / 1e3).toFixed(1)} k`)

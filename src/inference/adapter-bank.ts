@@ -16,7 +16,7 @@ import type { BufferRange, Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { setColumns } from '../kernels/lora/lora.ts'
 import { projectionsOf, type Decoder } from '../model/decoder/decoder.ts'
-import type { Adapter } from '../model/files/peft.ts'
+import { paddedRank, rankOf, type Adapter } from '../model/files/peft.ts'
 import { firstNamed, placeOfPolicy } from './step-rows.ts'
 
 /** Alignment in values of the parts of a buffer, as required for bindings. */
@@ -94,10 +94,11 @@ export class AdapterBank {
    * Writes an adapter to a place, by commands recorded now: steps recorded earlier use the old one, later steps the new one.
    * @throws UserError if the bank would exceed what the GPU adapter can bind, GpuMemoryError; nothing is written then
    */
-  write(place: number, { tensors }: Adapter): void {
+  write(place: number, adapter: Adapter): void {
+    const { tensors } = adapter
     const gpu = this.#gpu
     const index = place - firstNamed
-    const width = Math.max(this.#width, ...[...tensors.values()].map(({ r }) => Math.ceil(r / 8) * 8))
+    const width = Math.max(this.#width, paddedRank(rankOf(adapter)))
     let room = Math.max(1, this.#room)
     while (room <= index) room *= 2
     if (!this.#made || width > this.#width || room > this.#room || this.#groups.some((g) => !g.stack && touches(g, tensors))) {

@@ -6,7 +6,7 @@
 import { UserError } from '../common/errors.ts'
 import type { PolicyVersion } from '../common/types.ts'
 import type { Decoder } from '../model/decoder/decoder.ts'
-import { checkAdapter, checkFinite, readAdapter, type Adapter } from '../model/files/peft.ts'
+import { checkAdapter, checkFinite, rankOf, readAdapter, type Adapter } from '../model/files/peft.ts'
 import { AdapterBank } from './adapter-bank.ts'
 import { firstNamed, placeOfNone, placeOfPolicy } from './step-rows.ts'
 import type { AdapterInfo, AdapterSet } from './types.ts'
@@ -80,8 +80,7 @@ export class Adapters implements AdapterSet {
     this.bank.write(place, adapter)
     const version = (this.#loads.get(name) ?? 0) + 1
     this.#loads.set(name, version)
-    const rank = Math.max(...[...adapter.tensors.values()].map(({ r }) => r))
-    const info = { name, path, rank, version }
+    const info = { name, path, rank: rankOf(adapter), version }
     const space = ++this.#spaces
     const made = Object.assign(entry ?? { users: 0, place, loaded: true }, { info, space })
     this.#named.set(name, made)

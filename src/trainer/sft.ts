@@ -1,7 +1,7 @@
 /** Supervised fine-tuning on completions: turning examples into tokens, their order, and the training loop. */
 import { messageOf, UserError } from '../common/errors.ts'
 import { saveAfter } from '../common/faults.ts'
-import { jsonWithTools } from '../common/json-floats.ts'
+import { jsonOfTools } from '../common/json-floats.ts'
 import { EpochOrder } from '../common/random.ts'
 import { variablesOf } from '../common/template-variables.ts'
 import { toolCallsOf } from '../common/tool-calls.ts'
@@ -65,11 +65,10 @@ function toolsOf(value: unknown, where: string): { tools?: ToolDefinition[] } {
 function toolsIn(text: string, where: string): unknown {
   if (text.trim() === '') return null
   try {
-    JSON.parse(text)
+    return jsonOfTools(text)
   } catch (error) {
     throw new UserError(`${where}: its tools are text but not JSON (${messageOf(error)}).`)
   }
-  return (jsonWithTools(`{"tools":${text}}`) as { tools: unknown }).tools
 }
 
 function messagesOf(value: unknown, column: string, where: string): Message[] {

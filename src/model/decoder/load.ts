@@ -14,7 +14,7 @@ import { headShape, type AttentionPart } from './attention-layer.ts'
 import { RotaryCache, type Decoder, type DecoderLayer } from './decoder.ts'
 import type { ConvPart } from './conv-layer.ts'
 import type { DeltaPart } from './delta-layer.ts'
-import { kaimingUniform, loraScale, type Adapter } from '../files/peft.ts'
+import { kaimingUniform, loraScale, paddedRank, type Adapter } from '../files/peft.ts'
 import { Placement } from './placement.ts'
 import { checkQuantization, heldFormat, readBlocks, rowsOf, type Matrix } from './quantise.ts'
 import {
@@ -287,7 +287,7 @@ class Loader {
     const module = name.slice(name.lastIndexOf('.') + 1)
     if (!pair && (adapter || !lora?.targetModules.includes(module))) return undefined
     const r = pair?.r ?? lora!.rank
-    const rank = Math.ceil(r / 8) * 8
+    const rank = paddedRank(r)
     const a = this.#store.declare(`${name}.lora_A.weight`, rank, weight.columns, { shape: [r, weight.columns] })
     const b = this.#store.declare(`${name}.lora_B.weight`, weight.rows, rank, { shape: [weight.rows, r] })
     this.#fills.push(() => {

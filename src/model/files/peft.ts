@@ -169,7 +169,13 @@ export function configOfLayers({ config, tensors }: Adapter, model: ModelConfig)
   return { ...config, targetModules: ofModules.length === tensors.size ? modules : [...tensors.keys()] }
 }
 
-/** The largest rank of an adapter's modules. */
+/** Kernels take ranks that are multiples of 8; the rest is 0. */
+export const paddedRank = (rank: number): number => Math.ceil(rank / 8) * 8
+
+/** The largest rank of an adapter's matrices. */
+export const rankOf = ({ tensors }: Adapter): number => Math.max(...[...tensors.values()].map(({ r }) => r))
+
+/** The largest rank that an adapter's settings name. */
 export const largestRank = ({ r, rankPattern = {} }: LoraConfig): number => Math.max(r, ...Object.values(rankPattern))
 
 async function readPairs(source: SafetensorsSource, config: LoraConfig, file: string): Promise<Map<string, ReadLoraPair>> {
