@@ -2,9 +2,11 @@
 import type { Command } from 'commander'
 import { UserError } from '../common/errors.ts'
 import type { TensorToWrite } from '../model/files/safetensors.ts'
+import type { Loss } from '../trainer/losses/index.ts'
 import { reporter, withDecoder, withModelAndBatch, type ModelBatchOptions } from './model-batch.ts'
 import { jsonObject, notNegative, number } from './options.ts'
 import { unwritten } from './out-file.ts'
+import { unreadNotices, watchArgs } from './watched-args.ts'
 
 interface GradOptions extends ModelBatchOptions {
   loss: string
@@ -68,6 +70,28 @@ async function withConfig(words: string[], options: GradOptions, command: Comman
   return { ...options, ...Object.fromEntries(left) }
 }
 
+/** Tries the loss as a run does, and names what was given to it and has no effect. @throws UserError where it fails */
+async function tryLoss(loss: Loss, command: Command): Promise<void> {
+  const isGiven = (key: keyof GradOptions) => command.getOptionValueSource(key) === 'cli'
+  if (loss.kernel) {
+    if (isGiven('lossArgs'))
+      throw new UserError(
+        `grad: the built-in loss ${loss.name} takes no --loss-args. Its bounds are --mask-ratio-low and --mask-ratio-high.`,
+      )
+    return
+  }
+  const { checkLossShape } = await import('../trainer/losses/check.ts')
+  const watched = watchArgs(loss.args)
+  checkLossShape({ ...loss, args: watched.args }, true)
+  for (const notice of unreadNotices(watched, '--loss-args ', loss.name)) console.error(`warning: ${notice}`)
+  for (const [key, option] of [
+    ['maskRatioLow', '--mask-ratio-low'],
+    ['maskRatioHigh', '--mask-ratio-high'],
+  ] as const)
+    // prettier-ignore
+    if (isGiven(key)) console.error(`note: ${option} has no effect: the loss is from a file, which takes --loss-args instead.`)
+}
+
 async function grad(words: string[], asked: GradOptions, command: Command): Promise<void> {
   const options = words.length > 0 ? await withConfig(words, asked, command) : asked
   const { maskRatioLow: low, maskRatioHigh: high } = options
@@ -77,7 +101,7 @@ async function grad(words: string[], asked: GradOptions, command: Command): Prom
     Boolean,
   )
   const { accumulateGradients } = await import('../trainer/gradients.ts')
-  const { checkLossGradient, checkLossShape } = await import('../trainer/losses/check.ts')
+  const { checkLossGradient } = await import('../trainer/losses/check.ts')
   const { loadLoss } = await import('../trainer/losses/index.ts')
   const { withoutAdapter } = await import('../trainer/reference.ts')
   const { batchOf } = await import('../model/decoder/packed.ts')
@@ -86,7 +110,7 @@ async function grad(words: string[], asked: GradOptions, command: Command): Prom
   const { hookResolve } = await import('../environments/load.ts')
   hookResolve()
   const loss = await loadLoss(options.loss, bounds, options.lossArgs)
-  if (!loss.kernel) checkLossShape(loss, true)
+  await tryLoss(loss, command)
   let checked = !loss.checked
   await withDecoder(options, true, async ({ decoder, samples }) => {
     const start = performance.now()

@@ -126,9 +126,9 @@ function tryPlugins(loss: Loss, algorithm: Algorithm, source: RunEnvironment, re
   tryAlgorithm({ ...watched, filters: filters.map((filter) => ({ ...filter, args: ofFilters.args })) }, exampleOf(source))
   const files = filters.filter(({ name }) => !BUILT_IN.filters.includes(name)).map(({ name }) => name)
   return [
-    ...(loss.kernel ? [] : unreadNotices(ofLoss, 'loss_args', loss.name)),
-    ...unreadNotices(ofAdvantage, 'advantage_args', advantage.name),
-    ...(files.length > 0 ? unreadNotices(ofFilters, 'filter_args', files.join(' and ')) : []),
+    ...(loss.kernel ? [] : unreadNotices(ofLoss, 'trainer.args.loss_args.', loss.name)),
+    ...unreadNotices(ofAdvantage, 'trainer.args.advantage_args.', advantage.name),
+    ...(files.length > 0 ? unreadNotices(ofFilters, 'trainer.args.filter_args.', files.join(' and ')) : []),
   ]
 }
 

@@ -27,9 +27,9 @@ export function watchArgs(given: Record<string, unknown>): WatchedArgs {
   return { args: Object.defineProperties({}, Object.fromEntries(looks)), unread }
 }
 
-/** The warning about unread arguments. `key`: loss_args and the like; `who`: the files that were given them. */
-export const unreadNotices = ({ unread }: WatchedArgs, key: string, who: string): string[] =>
+/** The warnings about unread arguments. `where`: what stands before their names, as the user wrote it; `who`: the files that were given them. */
+export const unreadNotices = ({ unread }: WatchedArgs, where: string, who: string): string[] =>
   [...unread].map(
     (name) =>
-      `trainer.args.${key}.${name}: ${who} did not read it in a trial with made-up numbers. If its name is misspelled, it has no effect.`,
+      `${where}${name}: ${who} did not read it in a trial with made-up numbers. If its name is misspelled, it has no effect.`,
   )

@@ -122,6 +122,34 @@ test('a loss of a file has its arguments, from an option or from a training conf
   expect(await read(['@', config, '--loss-args', '{"scale": 1}', '--entropy-coef', '0'])).toEqual(once)
 })
 
+test('what a loss of a file does not read is named', () => {
+  const own = join(folder, 'reads.ts')
+  writeFileSync(own, cispoOf('frozenLogprobs').replace('(x: Inputs)', '(x: Inputs, { scale = 1 }: { scale?: number })').replace('(-weight', '(-scale * weight')) // prettier-ignore
+  const dir = `${fixtures}odd/llama-odd`
+  const common = [
+    '--model',
+    `${dir}/model`,
+    '--batch',
+    `${dir}/batch.json`,
+    '--out',
+    join(folder, 'reads.safetensors'),
+    '--loss',
+    own,
+  ]
+  const { code, err } = grad([...common, '--loss-args', '{"scale": 2, "skale": 3}', '--mask-ratio-high', '4'])
+  expect(code, err).toBe(0)
+  expect(err).toMatch(/warning: --loss-args skale: .*reads\.ts did not read it/)
+  expect(err).toContain('note: --mask-ratio-high has no effect: the loss is from a file, which takes --loss-args instead.')
+  expect(err).not.toContain('--loss-args scale')
+  const config = join(folder, 'reads.toml')
+  writeFileSync(
+    config,
+    `model = "none"\n[env]\nid = "reverse-text"\n[trainer.args]\nloss = ${JSON.stringify(own)}\nloss_args = { scale = 2 }\n`,
+  )
+  const builtIn = grad(['@', config, ...common, '--loss', 'cispo'])
+  expect(builtIn.code, builtIn.err).toBe(0)
+})
+
 test('weights of a file in float32 are rounded to bf16 where a training config rounds them', async () => {
   const dir = `${fixtures}odd/llama-bias`
   const rounded = join(folder, 'rounded')
@@ -186,6 +214,7 @@ describe('says in a sentence what is wrong, and exits with 2', () => {
       /other\.ts says that dLoss\/dlogprob of token/,
     ],
     ['arguments that are no JSON', () => ['--loss-args', 'scale=2'], /grad: --loss-args is not valid JSON/],
+    ['arguments of a built-in loss', () => ['--loss-args', '{"clip": 0.2}'], /the built-in loss cispo takes no --loss-args/],
     [
       'another reference model of a config',
       () => [

@@ -15,6 +15,6 @@ test.each<[string, (args: Record<string, unknown>) => unknown, string[]]>([
   expect({ ...watchArgs(given).args }).toEqual(given)
   use(watched.args)
   expect([...watched.unread]).toEqual(unread)
-  expect(unreadNotices(watched, 'loss_args', './l.ts')).toHaveLength(unread.length)
+  expect(unreadNotices(watched, 'trainer.args.loss_args.', './l.ts')).toHaveLength(unread.length)
   expect(given).toEqual({ a: 1, b: [2] })
 })
