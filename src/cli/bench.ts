@@ -57,7 +57,29 @@ generated tokens against the trainer's forward pass. A wrong result is an error 
 'of peak' compares with a loop of multiply-adds in registers (or on the matrix units), 'of copy' with a plain copy; both are measured first.
 MFU is the share of that peak that the operations of the model's pass make up.`
 
-async function bench(what: Topic[], options: Options): Promise<void> {
+/** Topics that read an option. */
+const readers: Partial<Record<keyof Options, Topic[]>> = {
+  rows: ['kernels', 'matmul', 'norm', 'head', 'sampler', 'decode'],
+  tokens: ['step'],
+}
+
+/** @throws UserError for words that would change nothing */
+function checkUse(options: Options, { args: what }: Command): void {
+  const given = (Object.keys(options) as (keyof Options)[]).filter((key) => key !== 'table')
+  const optionOf = (key: keyof Options): string => `--${key === 'matrixUnits' ? 'matrix-units' : key}`
+  const idle = [...what, ...given.map(optionOf)]
+  if (options.table !== undefined && idle.length > 0)
+    throw new UserError(`bench: --table prints a report that exists, and measures nothing. Leave out ${idle.join(', ')}.`)
+  for (const key of given) {
+    const topics = readers[key]
+    if (!topics || what.length === 0 || [...topics, 'all'].some((topic) => what.includes(topic))) continue
+    const names = topics.join(', ').replace(/, (?=[^,]*$)/, ' and ')
+    throw new UserError(`bench: ${optionOf(key)} is for ${names} alone. Leave it out, or measure ${topics.at(-1)} too.`)
+  }
+}
+
+async function bench(what: Topic[], options: Options, command: Command): Promise<void> {
+  checkUse(options, command)
   const { briefly, reportLines, reportMarkdown } = await import('../bench/report.ts')
   if (options.table !== undefined) {
     console.log(tableOf(options.table, reportMarkdown))

@@ -47,6 +47,8 @@ function sinkNames(text: string): SinkName[] {
 }
 
 async function report(dirs: string[], { out, plots, bench = [], sync }: Options): Promise<void> {
+  const ofPage = [out && '--out', plots && '--plots', bench.length > 0 && '--bench'].filter(Boolean)
+  if (sync && ofPage.length > 0) throw new UserError(`report: --sync writes no page. Leave out ${ofPage.join(', ')}, or --sync.`)
   if (dirs.length === 0 && (bench.length === 0 || sync))
     throw new UserError('No run is named: give outputs/NAME, or --bench FILE.')
   const paths = dirs.map((dir) => resolve(dir))

@@ -66,6 +66,12 @@ describe('node cli.js bench', () => {
     [['--table', written('null.json', 'null')], /^--table .* is not a report/],
     [['--table', written('half.json', '{"bench": "dawn-rl", "rows": []}')], /^--table .* is not a report/],
     [['--table', 'nothing.json'], /--table nothing.json cannot be read: ENOENT/],
+    [['norm', '--table', 'x.json', '--quick', '--out', 'x.md'], /^bench: --table prints .* Leave out norm, --quick, --out\.$/m],
+    [['decode', 'kernels', '--tokens', '64'], /^bench: --tokens is for step alone\. Leave it out, or measure step too\.$/m],
+    [
+      ['step', 'attention', '--rows', '4'],
+      /^bench: --rows is for kernels, matmul, norm, head, sampler and decode alone\. Leave it out,/m,
+    ],
   ])('%j is refused with a sentence and exit code 2', (words, sentence) => {
     const { status, stdout, stderr } = bench(...words)
     expect({ status, stdout }).toEqual({ status: 2, stdout: '' })

@@ -57,6 +57,10 @@ test('mistakes are sentences', async () => {
   expect(report(['nowhere'])).toMatchObject({ status: 2, stderr: expect.stringContaining('has no metrics.jsonl') as string })
   expect(report([])).toMatchObject({ status: 2, stderr: expect.stringContaining('give outputs/NAME, or --bench FILE') as string })
   expect(report(['outputs/made', '--sync', 'wanda'])).toMatchObject({ status: 2 })
+  expect(report(['outputs/made', '--sync', 'trackio', '--out', 'page.html', '--plots', 'there'])).toMatchObject({
+    status: 2,
+    stderr: 'report: --sync writes no page. Leave out --out, --plots, or --sync.\n',
+  })
   cpSync(runs.path('outputs/made'), runs.path('broken'), { recursive: true })
   runs.write('broken/config.toml', 'model = "x"\nenv = [\n')
   expect(report(['broken', '--sync', 'trackio'], { TRACKIO_DIR: runs.path('trackio') })).toMatchObject({
