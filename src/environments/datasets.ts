@@ -264,7 +264,7 @@ export function splitRows(
   const wanted = evalSize < 1 ? Math.max(1, Math.round(keys.length * evalSize)) : Math.floor(evalSize)
   if (!(evalSize > 0) || wanted >= keys.length) {
     throw new UserError(
-      `${name}: cannot hold out ${evalSize} of ${keys.length} different prompts; some must remain to train on. Lower the held-out size.`,
+      `${name}: cannot hold out ${evalSize} of ${keys.length} different prompts; some must remain to train on. Set evalSize lower, or to 0 to hold out none.`,
     )
   }
   const chosen = new Set(new Random(hashSeed(seed, 'held-out')).shuffle(keys).slice(0, wanted))

@@ -342,7 +342,7 @@ describe('splitting', async () => {
   test('none, or too many', () => {
     expect(splitRows(rows, { seed: 1, evalSize: 0 }).held).toEqual([])
     expect(() => splitRows(rows, { seed: 1, evalSize: 50, name: 'x.jsonl' })).toThrow(
-      'x.jsonl: cannot hold out 50 of 50 different prompts',
+      'x.jsonl: cannot hold out 50 of 50 different prompts; some must remain to train on. Set evalSize lower, or to 0 to hold out none.',
     )
     expect(() => splitRows(rows, { seed: 1, evalSize: -1 })).toThrow(UserError)
   })
