@@ -4,7 +4,7 @@ import * as z from 'zod'
 import { UserError } from '../common/errors.ts'
 import type { Grammars } from '../inference/grammar/types.ts'
 import { templateThinks } from '../inference/parsers/reasoning.ts'
-import { toolParser } from '../inference/parsers/tools/index.ts'
+import { TOOL_PARSERS } from '../inference/parsers/tools/index.ts'
 import type { SamplingDefaults, ServerParts } from '../inference/server/parts.ts'
 import { samplingFields } from '../inference/server/schemas/common.ts'
 import { readJson } from '../model/files/files.ts'
@@ -49,7 +49,8 @@ export async function modelParts(
   options: AnswerOptions,
 ): Promise<{ parts: ModelParts; close(): Promise<void> }> {
   const { toolCallParser, reasoningParser, chatTemplate, chatTemplateKwargs } = options
-  if (!['auto', 'none'].includes(toolCallParser)) toolParser(toolCallParser)
+  if (![...TOOL_PARSERS, 'none', 'auto'].includes(toolCallParser))
+    throw new UserError(`There is no --tool-call-parser ${toolCallParser}; choose ${TOOL_PARSERS.join(', ')}, none or auto.`)
   if (!['auto', 'none', 'think'].includes(reasoningParser))
     throw new UserError(`There is no --reasoning-parser ${reasoningParser}; choose think, none or auto.`)
   const thinks = templateThinks(chatTemplate ?? tokenizer.chatTemplate)

@@ -251,7 +251,10 @@ describe('serve', () => {
       [['--adapter', adapter], /has rank 24, but --max-lora-rank is 16\. Raise it\./],
       [['--adapter', adapter, '--adapter', adapter], /--adapter gives the name one twice/],
       [['--adapter', adapter, '--max-loras', '0'], /--adapter is given 1 times, but --max-loras is 0\. Raise it\./],
-      [['--tool-call-parser', 'nope'], /nope/],
+      [
+        ['--tool-call-parser', 'nope'],
+        /^There is no --tool-call-parser nope; choose hermes, llama3_json, json, none or auto\.$/m,
+      ],
       [['--generation-config', 'no/such'], /no\/such/],
     ]
     for (const [words, message] of cases) {
