@@ -205,9 +205,14 @@ function roomFor(options: ServeOptions, config: ModelConfig, gpu: Gpu): { maxLen
   const each = cacheTokenBytes(config, f16)
   const bindable = bindablePages(config, gpu.facts.limits.maxBinding, { f16 }) * CACHE_PAGE
   const affordable = Math.min(bindable, Math.floor(kvBytes(options, gpu) / (each * CACHE_PAGE)) * CACHE_PAGE)
+  if (affordable === 0 && maxModelLen === undefined) {
+    throw new UserError(
+      `The smallest KV cache takes ${formatBytes(CACHE_PAGE * each)}, and there is room for ${formatBytes(kvBytes(options, gpu))}. Raise --kv-cache-bytes: 512M is 512 MiB.`,
+    )
+  }
   const most = maxModelLen ?? Math.min(config.maxPositionEmbeddings, affordable)
-  if (most > affordable || most < 2) {
-    const need = formatBytes(Math.ceil(Math.max(most, 2) / CACHE_PAGE) * CACHE_PAGE * each)
+  if (most > affordable) {
+    const need = formatBytes(Math.ceil(most / CACHE_PAGE) * CACHE_PAGE * each)
     throw new UserError(
       `One sequence of ${most} tokens needs ${need} of KV cache, and there is room for ${affordable} tokens. Raise --kv-cache-bytes or lower --max-model-len.`,
     )

@@ -284,6 +284,10 @@ describe('serve', () => {
       /One sequence of 512 tokens needs .* Raise --kv-cache-bytes or lower --max-model-len/,
     ],
     [
+      ['--model', 'models/tiny', '--kv-cache-bytes', '512'],
+      /^The smallest KV cache takes .* KiB, and there is room for 512 B\. Raise --kv-cache-bytes: 512M is 512 MiB\.$/m,
+    ],
+    [
       ['--model', 'models/tiny', '--port', '0', '--default-chat-template-kwargs', '{"enable_thinking": "false"}'],
       /^--default-chat-template-kwargs: chat_template_kwargs\.enable_thinking is "false", a string, .* Write false\.$/m,
     ],
