@@ -288,9 +288,10 @@ function sourceOf(options: EvalOptions, { config, model: named }: Asked): EvalSo
       'eval: no model. Give a folder, .gguf file, hub id or the name of an endpoint with -m, or a run with --run.',
     )
   const endpoint = baseUrl === undefined ? endpointNamed(model, options.endpoints) : undefined
-  const ofEmbedded = adapter === undefined ? options.quantization && '--quantization' : '--adapter'
-  if (ofEmbedded && (endpoint ?? baseUrl))
-    throw new UserError(`eval: ${ofEmbedded} is for a model that runs here, and this one is an endpoint. Leave it out.`)
+  const ofEmbedded = { '--adapter': adapter, '--quantization': options.quantization, '--max-seq-len': options.maxSeqLen }
+  const idle = Object.entries(ofEmbedded).find(([, given]) => given !== undefined)
+  if (idle && (endpoint ?? baseUrl))
+    throw new UserError(`eval: ${idle[0]} is for a model that runs here, and this one is an endpoint. Leave it out.`)
   if (baseUrl !== undefined)
     return { kind: 'endpoint', name: model, endpoint: { model, url: baseUrl.replace(/\/+$/u, ''), keyVar: apiKeyVar } }
   if (endpoint) return { kind: 'endpoint', name: model, endpoint: { ...endpoint, keyVar: apiKeyVar ?? endpoint.keyVar } }

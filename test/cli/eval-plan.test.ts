@@ -144,6 +144,7 @@ num_examples = 1
       { baseUrl: 'http://127.0.0.1:1/v1', adapter: 'some/adapter' },
       'eval: --adapter is for a model that runs here, and this one',
     ],
+    [{ baseUrl: 'http://127.0.0.1:1/v1', maxSeqLen: 90 }, 'eval: --max-seq-len is for a model that runs here, and this one'],
     [{ steps: '10' }, 'eval: --steps is for the checkpoints of a run. Name the run with --run.'],
     [{ base: false }, 'eval: --no-base is for the checkpoints of a run. Name the run with --run.'],
   ])('an option that would have no effect is refused: %j', async (options, sentence) => {
