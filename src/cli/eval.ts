@@ -1,6 +1,7 @@
 /** `eval`: environments against a model, an endpoint or the checkpoints of a run. This file declares the options and sets the order of the work. */
 import { Option, type Command } from 'commander'
 import { makeFolder } from '../common/folders.ts'
+import { MOST_ROLLOUTS } from '../common/sampling.ts'
 import type { EvalOptions } from './eval-plan.ts'
 import type { EvalScore } from './eval-score.ts'
 import { checkOutFolder } from './out-file.ts'
@@ -32,7 +33,7 @@ export function register(program: Command): void {
       'examples of each environment; -1: all (default: eval_examples of the config, else 32)',
       countOrAll,
     )
-    .option('-r, --rollouts-per-example <count>', 'answers to each example (default: 4)', whole(1))
+    .option('-r, --rollouts-per-example <count>', 'answers to each example (default: 4)', whole(1, MOST_ROLLOUTS))
     .option('-a, --env-args <json>', 'arguments of the environments')
     .option(
       '--python-path <file>',

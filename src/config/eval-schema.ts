@@ -1,12 +1,13 @@
 /** The schema of verifiers' eval configs, as read by `eval @ FILE`: `[[eval]]` tables, and defaults for all of them at the top of the file. */
 import * as z from 'zod'
+import { MOST_ROLLOUTS } from '../common/sampling.ts'
 import { freeTable } from './algorithm-schema.ts'
 import type { Check, Written } from './checks.ts'
 import { show } from './problems.ts'
 
 const defaults = {
   num_examples: z.int().min(-1).optional().describe('Number of examples; -1: all.'),
-  rollouts_per_example: z.int().min(1).optional().describe('Answers per example.'),
+  rollouts_per_example: z.int().min(1).max(MOST_ROLLOUTS).optional().describe('Answers per example.'),
   temperature: z.number().min(0).optional().describe('Sampling temperature; 0 is greedy.'),
   max_tokens: z.int().min(1).optional().describe('Maximum number of tokens per answer.'),
   sampling_args: freeTable().optional().describe('top_p, top_k, ...; other keys that an endpoint knows are passed on to it.'),

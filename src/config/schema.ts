@@ -11,6 +11,7 @@ import * as z from 'zod'
 import { QUANTIZATIONS } from '../model/types.ts'
 import { SINKS } from '../monitor/sinks/types.ts'
 import { FOLDER_NAME, NO_DEVICE } from '../common/folders.ts'
+import { MOST_ROLLOUTS } from '../common/sampling.ts'
 import { algorithmFields, freeTable } from './algorithm-schema.ts'
 import { type CkptConfig, ckptSchema } from './ckpt-schema.ts'
 import { envSchema } from './env-schema.ts'
@@ -34,8 +35,6 @@ const LINEAR_LAYERS = [
   'qkv_proj',
   'gate_up_proj',
 ] as const
-
-const REPORTERS = ['none', ...SINKS] as const
 
 export const runFields = {
   run_name: z
@@ -174,7 +173,7 @@ export const microBatchFields = {
 export const outputFields = {
   logging_steps: z.int().min(1).default(1).describe('Steps between two progress lines. metrics.jsonl has every step.'),
   report_to: z
-    .array(z.enum(REPORTERS))
+    .array(z.enum(['none', ...SINKS]))
     .default([])
     .describe(
       'Where to send metrics in addition to metrics.jsonl; docs/sinks.md says what each needs. A single word may be written without brackets.',
@@ -182,7 +181,12 @@ export const outputFields = {
 }
 
 const batchFields = {
-  batch_size: z.int().min(2).default(512).describe('Rollouts per training step, from batch_size / rollouts_per_example tasks.'),
+  batch_size: z
+    .int()
+    .min(2)
+    .max(MOST_ROLLOUTS)
+    .default(512)
+    .describe('Rollouts per training step, from batch_size / rollouts_per_example tasks.'),
   rollouts_per_example: z
     .int()
     .min(2)
@@ -315,7 +319,7 @@ const evalFields = {
     .min(1)
     .default(64)
     .describe('Held-out tasks per environment in one evaluation; the same ones each time.'),
-  eval_rollouts_per_example: z.int().min(1).default(1).describe('Rollouts per held-out task.'),
+  eval_rollouts_per_example: z.int().min(1).max(MOST_ROLLOUTS).default(1).describe('Rollouts per held-out task.'),
   eval_temperature: z.number().min(0).optional().describe('Temperature in evaluation; 0 is greedy. Default: `temperature`.'),
 }
 

@@ -3,6 +3,7 @@
  * model: `[model.new]` gives family and sizes, and training starts from random weights.
  */
 import * as z from 'zod'
+import { MOST_ROLLOUTS } from '../common/sampling.ts'
 import { type CkptConfig, ckptSchema } from './ckpt-schema.ts'
 import { loraFields, microBatchFields, modelFields, optimizerFields, outputFields, runFields, templateFields } from './schema.ts'
 
@@ -53,7 +54,7 @@ const dataSchema = z.strictObject({
 
 const scheduleFields = {
   ...optimizerFields,
-  batch_size: z.int().min(1).default(32).describe('Examples per optimizer step.'),
+  batch_size: z.int().min(1).max(MOST_ROLLOUTS).default(32).describe('Examples per optimizer step.'),
   max_seq_len: z.int().min(16).default(2048).describe('Maximum length of an example in tokens; a longer one is refused.'),
   ...templateFields,
   temperature: z

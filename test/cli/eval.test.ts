@@ -201,6 +201,7 @@ test('mistakes are sentences, and leave nothing behind', { timeout: 120_000 }, a
     [['./even.ts', '-m', 'tiny', '-S', '{"top_a": 1}'], 'top_a is not supported by the embedded engine'],
     [['--run', 'outputs/made', '--steps', '7'], 'there is no checkpoint of step 7'],
     [['./even.ts', '-m', 'tiny', '--adapter', 'nowhere'], 'There is no folder nowhere'],
+    [['./even.ts', '-m', 'tiny', '-r', '1e9'], 'It must be a whole number from 1 to 1048576.'],
     [['--run', 'nowhere'], 'there is no config.toml in it'],
     [['none.toml', '-m', 'tiny'], "none.toml can't be read"],
     [['./even.ts', '-m', 'x', '-e', 'none.toml'], "none.toml can't be read"],
