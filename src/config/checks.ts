@@ -5,6 +5,7 @@
 import { existsSync } from 'node:fs'
 import { CLI } from '../common/commands.ts'
 import { messageOf, nearest } from '../common/errors.ts'
+import { FLOAT32_RANGE, isFloat32 } from '../common/float32.ts'
 import { resolveEnvironment } from '../environments/load.ts'
 import { needPython, pythonKnows } from '../environments/python/bridge.ts'
 import { counted } from '../monitor/format.ts'
@@ -67,6 +68,16 @@ function environmentProblem(key: string, id: string, about: { python?: boolean; 
 }
 
 const shared: Check<RunConfig | SftConfig>[] = [
+  {
+    keys: ['trainer.args'],
+    find: ({ trainer: { args } }, written) =>
+      Object.entries(args)
+        .filter(([key, value]) => typeof value === 'number' && !isFloat32(value) && written.isSet(A + key))
+        .map(([key, value]) => ({
+          key: A + key,
+          text: `${A}${key} is ${show(value)}, which float32, the GPU's numbers, cannot hold. Use a number from ${FLOAT32_RANGE}.`,
+        })),
+  },
   {
     keys: [`${A}chat_template_kwargs`],
     find({ trainer: { args } }) {

@@ -1,5 +1,6 @@
 /** Checks a request before it is queued, so that a mistake is reported to its author and no step fails for everyone. */
 import { UserError } from '../common/errors.ts'
+import { FLOAT32_RANGE, isFloat32 } from '../common/float32.ts'
 import type { GenerationRequest } from '../common/types.ts'
 import { mostTop } from '../kernels/sampling/sampling.ts'
 
@@ -40,6 +41,10 @@ export function checkRequest(request: GenerationRequest, limits: RequestLimits):
     ['frequency_penalty', sampling.frequency_penalty, -Infinity, Infinity],
   ]
   for (const [name, value, low, high] of ranges) {
+    if (Number.isFinite(value) && !isFloat32(value))
+      throw new UserError(
+        `${name} is ${value}, which float32, the GPU's numbers, cannot hold. Use a number from ${FLOAT32_RANGE}.`,
+      )
     if (Number.isFinite(value) && value >= low && value <= high) continue
     throw new UserError(`${name} is ${value}; it must be ${rangeWords(low, high)}.`)
   }

@@ -219,6 +219,9 @@ describe('one mistake is one sentence', () => {
     ['batch_size = 10', 'trainer.args.batch_size is 10, not a multiple of rollouts_per_example (16). Use 16.'],
     ['rollouts_per_example = 1', 'trainer.args.rollouts_per_example is 1; it must be an integer >= 2.'],
     ['batch_size = 9000000000000000', 'batch_size is 9000000000000000; it must be an integer >= 2 and <= 1048576.'],
+    ['lora_alpha = 1e308', "trainer.args.lora_alpha is 1e+308, which float32, the GPU's numbers, cannot hold."],
+    ['temperature = 1e-308', "trainer.args.temperature is 1e-308, which float32, the GPU's numbers, cannot hold."],
+    ['learning_rate = 1e39', "trainer.args.learning_rate is 1e+39, which float32, the GPU's numbers, cannot hold."],
     ['rollouts_per_example = 24', 'trainer.args.batch_size is 512, not a multiple of rollouts_per_example (24). Use 504 or 528.'],
     [
       'max_seq_len = 1024\nmax_tokens = 1000\nmax_prompt_len = 100',

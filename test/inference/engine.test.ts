@@ -296,6 +296,8 @@ describe.each(ways)('engine, $way', ({ ahead, readBlock }) => {
 
   it.each([
     [{ temperature: -1 }, /temperature is -1/],
+    [{ temperature: 1e-308 }, /temperature is 1e-308, which float32, the GPU's numbers, cannot hold/],
+    [{ presence_penalty: -1e39 }, /presence_penalty is -1e\+39, which float32/],
     [{ temperature: Number.NaN }, /temperature is NaN/],
     [{ top_p: 1.5 }, /top_p is 1.5; it must be between 0 and 1/],
     [{ max_tokens: 0 }, /max_tokens is 0/],
