@@ -79,16 +79,22 @@ const MOST_OF_NAME = 120
 
 const safe = (text: string): string => text.replace(/^[./\\]+/u, '').replace(/[/\\]+/gu, '--').replace(/[^\w.@+=-]+/gu, '-').slice(-MOST_OF_NAME) // prettier-ignore
 
-/** Makes the folder, or with `resume` takes the newest one with the same settings. */
+/** Makes the folder, or with `resume` takes the newest one with the same settings. Says so where only evaluations with other settings are there. */
 export function openEvalFolder(work: EvalWork): EvalFolder {
   const root = join(work.options.outputDir, `${safe(work.environment.name)}--${safe(work.target.model)}`)
   const settings = settingsOf(work)
   if (work.options.resume && existsSync(root)) {
-    const same = readdirSync(root)
+    const there = readdirSync(root)
       .map((name) => join(root, name))
-      .filter((path) => existsSync(join(path, 'metadata.json')) && agrees(join(path, 'metadata.json'), settings))
+      .filter((path) => existsSync(join(path, 'metadata.json')))
       .toSorted((a, b) => statSync(join(b, 'metadata.json')).mtimeMs - statSync(join(a, 'metadata.json')).mtimeMs)
-    if (same.length > 0) return { path: same[0], done: wholeExamples(same[0], work.environment) }
+      .map((path) => ({ path, others: otherSettings(join(path, 'metadata.json'), settings) }))
+    const same = there.find(({ others }) => others.length === 0)
+    if (same) return { path: same.path, done: wholeExamples(same.path, work.environment) }
+    if (there.length > 0)
+      console.error(
+        `note: --resume found no evaluation with the same settings, so a new one begins. In ${there[0].path}, the newest, these differ: ${there[0].others.join(', ')}.`,
+      )
   }
   const path = join(root, randomBytes(4).toString('hex'))
   intoFolder(path, () => {
@@ -106,12 +112,17 @@ function intoFolder(path: string, write: () => void): void {
   }
 }
 
-function agrees(file: string, settings: Record<string, unknown>): boolean {
+/** The keys of metadata whose values are not those of `settings`; all of them if it cannot be read. */
+function otherSettings(file: string, settings: Record<string, unknown>): string[] {
+  const there = metadataIn(file)
+  return Object.keys(settings).filter((key) => JSON.stringify(there[key]) !== JSON.stringify(settings[key]))
+}
+
+function metadataIn(file: string): Record<string, unknown> {
   try {
-    const there = JSON.parse(readFileSync(file, 'utf8')) as Record<string, unknown>
-    return Object.entries(settings).every(([key, value]) => JSON.stringify(there[key]) === JSON.stringify(value))
+    return JSON.parse(readFileSync(file, 'utf8')) as Record<string, unknown>
   } catch {
-    return false
+    return {}
   }
 }
 

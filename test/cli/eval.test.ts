@@ -74,6 +74,12 @@ test('the checkpoints of a run beside the model that it began with', { timeout: 
   expect(whole.slice(0, 3)).toEqual(lines.slice(0, 3))
   expect(texts(base)).toEqual(lines.slice(0, 6).map((line) => (JSON.parse(line) as RolloutRow).completion.at(-1)!.content))
   expect(again.stdout).toContain('there is')
+
+  const warmer = await evaluate(['--run', 'outputs/made', '--steps', '2', '--no-base', '--resume', ...small, '-T', '0.9'])
+  expect(warmer.stderr).toContain(
+    `note: --resume found no evaluation with the same settings, so a new one begins. In ${second}, the newest, these differ: sampling_args.`,
+  )
+  expect(foldersOf(warmer)).not.toContain(second)
 })
 
 test(
