@@ -1,5 +1,5 @@
 /** Signals and errors that stop a long verb, and errors that must not stop it. */
-import { messageWithPlace } from '../common/errors.ts'
+import { messageWithPlace, strayError, UserError } from '../common/errors.ts'
 import { isDeadOutput } from '../common/faults.ts'
 
 /** The last words of a run without a step; its folder, which holds nothing, is removed. */
@@ -52,9 +52,9 @@ export function stopOnStray(stop: () => void): { release(): { error: unknown } |
   const release = onStrays((error) => {
     if (first) return
     first = { error }
-    console.error(
-      `\nAn error in code that nothing awaits: ${messageWithPlace(error)}. The current step is finished and saved first.`,
-    )
+    const stray = strayError(error)
+    const told = stray instanceof UserError ? stray.message : `An error in code that nothing awaits: ${messageWithPlace(error)}.`
+    console.error(`\n${told} The current step is finished and saved first.`)
     stop()
   })
   return {

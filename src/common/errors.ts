@@ -57,6 +57,14 @@ export function placeInCode(error: unknown): string | undefined {
 
 /** An error in code that nothing awaits: a UserError with the place if the user's code threw it, else the error itself. */
 export function strayError(error: unknown): unknown {
+  // Node wraps what a promise was rejected with if it is no Error, which only the user's code does: `setTimeout(reject, 1000)` rejects with undefined.
+  if ((error as { code?: unknown } | null)?.code === 'ERR_UNHANDLED_REJECTION') {
+    const reason = /the reason "(.*)"\.$/su.exec(messageOf(error))?.[1]
+    return new UserError(
+      `An error in code that nothing awaits: a promise was rejected with ${reason}, which does not tell where. Await the promise, and reject with new Error('...').`,
+      { cause: error },
+    )
+  }
   const place = placeInCode(error)
   return place ? new UserError(`An error in code that nothing awaits: ${messageOf(error)} (${place}).`, { cause: error }) : error
 }

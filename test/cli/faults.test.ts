@@ -177,10 +177,21 @@ test('a promise of a reward that fails where nobody waits for it: the step is fi
   expect(stderr).not.toContain('not in your input')
   expect(stderr).toMatch(/\nAn error in code that nothing awaits: the log is away \(stray\.ts:\d+:\d+\)\.\n$/)
   expect(stderr).toMatch(
-    /An error in code that nothing awaits: the log is away \(at .*stray\.ts:\d+:\d+\)\. The current step is finished and saved first\./,
+    /An error in code that nothing awaits: the log is away \(stray\.ts:\d+:\d+\)\. The current step is finished and saved first\./,
   )
   expect(stepsOf('stray')).toEqual([1, 2])
   expect(isWhole('stray', 2)).toBe(true)
+})
+
+test('such a promise that is rejected with no Error, as by setTimeout(reject): the user is told that it is their code', async () => {
+  runs.write('mute.ts', environment('if (calls === 12) void new Promise((_, reject) => setTimeout(reject))'))
+  const { code, stderr } = await runs.run(['run_name=mute', 'max_steps=6', 'max_async_level=0', '--env.id', './mute.ts'])
+  expect(code, stderr).toBe(2)
+  expect(stderr).not.toContain('not in your input')
+  const sentence =
+    "An error in code that nothing awaits: a promise was rejected with undefined, which does not tell where. Await the promise, and reject with new Error('...')."
+  expect(stderr).toContain(`\n${sentence} The current step is finished and saved first.\n`)
+  expect(stderr.endsWith(`\n${sentence}\n`)).toBe(true)
 })
 
 const hasPython = spawnSync('python3', ['-c', 'import pty']).status === 0
