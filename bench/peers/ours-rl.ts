@@ -46,6 +46,7 @@ export async function reinforcementSteps({ job, gpu, files, report }: Bench): Pr
     maxOffPolicySteps: 0,
     generationTimeoutSeconds: 600,
     rewardTimeoutSeconds: 60,
+    vocabulary: decoder.config.vocabSize,
     // No filter: TRL also trains on groups with equal rewards.
     algorithm: { advantage: { name: 'group_mean', run: groupMean, args: {} }, filters: [] },
     progress: new Progress(),

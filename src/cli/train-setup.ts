@@ -146,6 +146,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       generationTimeoutSeconds: args.generation_timeout,
       rolloutTimeoutSeconds: args.rollout_timeout,
       rewardTimeoutSeconds: args.reward_timeout,
+      vocabulary: model.config.vocabSize,
       algorithm,
       progress: monitor.progress,
       // A fork is a new run, often of another environment.

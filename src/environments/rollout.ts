@@ -31,6 +31,8 @@ export interface RolloutOptions {
   rewardTimeoutSeconds?: number
   /** Limits how many answers are sampled at once. Time limits do not run while an answer waits for it. */
   gate?: Gate
+  /** How many tokens the trained model has; every id must then be one of them. Default: rollouts are only scored, and ids may be unknown (-1). */
+  vocabulary?: number
 }
 
 /** Where a rollout waits for a place at the sampler (`take`), and returns it (`give`). */
@@ -68,6 +70,7 @@ export async function runRollout(env: Environment, given: Row, options: RolloutO
     }
     const played = Promise.resolve(ctx).then(() => env.rollout(row, ctx))
     draft = checked(await Promise.race([clock.ended, played]))
+    if (options.vocabulary !== undefined) checkVocabulary(draft, options.vocabulary)
     if (draft.stopCondition === 'abort') error = 'generation was aborted'
   } catch (thrown) {
     error = client.failures.has(thrown) ? messageOf(thrown) : told(thrown)
@@ -326,6 +329,18 @@ function checked(draft: RolloutDraft): RolloutDraft {
   if (sampled !== ids.length)
     throw new Error(`the turns have ${sampled} tokens and the completion ${ids.length}; they must agree`)
   return draft
+}
+
+/** The trainer would read no row of the embedding, or that of another token, and train on noise. */
+function checkVocabulary({ promptIds, turns = [], completion_tokens: { ids } }: RolloutDraft, vocabulary: number): void {
+  const lists = { promptIds, ...Object.fromEntries(turns.map((turn, i) => [`turns[${i}].promptIds`, turn.promptIds])) }
+  for (const [name, list] of Object.entries({ ...lists, 'completion_tokens.ids': ids })) {
+    const at = list.findIndex((id) => id < 0 || id >= vocabulary)
+    if (at >= 0)
+      throw new Error(
+        `the environment's rollout returned ${name}[${at}] = ${list[at]}, and the trained model's token ids are 0 to ${vocabulary - 1}; only answers of \`client\` can be trained on`,
+      )
+  }
 }
 
 /** A supervised example: a prompt and the messages after it, of which the assistant's are trained on. */

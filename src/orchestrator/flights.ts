@@ -28,6 +28,8 @@ export interface Plan {
   sampling: SamplingParams
   /** Whether its reward becomes 0 if it is cut off. */
   zeroTruncated?: boolean
+  /** How many tokens the policy has, where it is trained on this. */
+  vocabulary?: number
   /** Whether it skips the queue: it replaces a rollout of a step that may be waiting for it alone. */
   soon?: boolean
 }

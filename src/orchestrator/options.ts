@@ -33,6 +33,8 @@ export interface OrchestratorOptions {
   generationTimeoutSeconds: number
   rolloutTimeoutSeconds?: number
   rewardTimeoutSeconds: number
+  /** How many tokens the policy has. */
+  vocabulary: number
   algorithm: Algorithm
   progress: Progress
   /** Whether and how often to retry a step whose rollouts all failed. Default: never. */

@@ -55,14 +55,14 @@ export class Orchestrator {
   /** Starts the rollouts of a step. Does nothing if they were started before. */
   prepare(step: number): void {
     if (this.#steps.has(step)) return
-    const { groupsPerStep, rolloutsPerExample, sampling, seed, algorithm, zeroTruncated } = this.#options
+    const { groupsPerStep, rolloutsPerExample, sampling, seed, algorithm, zeroTruncated, vocabulary } = this.#options
     // Do not count the time before the first rollout as idle.
     if (!this.#begun) this.#sampled.take()
     this.#begun = true
     const plansOf = (task: Task, g: number, soon: boolean): Plan[] => {
       const group = `${step}.${g}`
       const own = (index: number) => hashSeed(seed, group, task.row.exampleId, index)
-      const common = { task, group, sampling, zeroTruncated, soon }
+      const common = { task, group, sampling, zeroTruncated, soon, vocabulary }
       return range(rolloutsPerExample).map((index): Plan => ({ ...common, index, seed: own(index) }))
     }
     const spare = this.#spares.of(step, this.tasksBefore(step + 1))
@@ -199,17 +199,16 @@ export class Orchestrator {
   /** @param place resolves when the rollout may start (max_concurrent) */
   async #rollout(plan: Plan, size: number, place: Promise<void>, { pending, signal, meter }: Course): Promise<Rollout> {
     const { client, generationTimeoutSeconds, rolloutTimeoutSeconds, rewardTimeoutSeconds } = this.#options
-    const { task, group, index, sampling, seed } = plan
+    const { task, sampling, seed } = plan
     const flight: Flight = { state: 'queued' }
     pending.add(flight)
     await place
     const gate = gateOf(flight, this.#samplers, [meter, this.#sampled], plan.soon)
     try {
       return await runRollout(task.source.env, task.row, {
+        ...plan,
         client,
         sampling: { ...sampling, seed },
-        group,
-        index,
         size,
         signal,
         generationTimeoutSeconds,

@@ -118,6 +118,7 @@ export async function makeOrchestrator(
     maxOffPolicySteps: 8,
     generationTimeoutSeconds: 20,
     rewardTimeoutSeconds: 20,
+    vocabulary: 65_536,
     algorithm,
     progress,
     ...options,

@@ -54,6 +54,33 @@ test('fewer rows than a step needs: a row that comes twice is sampled with other
 })
 
 test.each([
+  ['completion_tokens.ids[1]', 131, { completion_tokens: { ids: [5, 131], logprobs: [-1, -1], versions: [0, 0] } }],
+  ['completion_tokens.ids[0]', -1, { completion_tokens: { ids: [-1], logprobs: [-1], versions: [0] } }],
+  ['promptIds[2]', 4000, { promptIds: [1, 2, 4000] }],
+  [
+    'turns[1].promptIds[0]',
+    131,
+    {
+      turns: [
+        { branch: true, promptIds: [1], sampled: 1 },
+        { branch: false, promptIds: [131], sampled: 0 },
+      ],
+    },
+  ],
+])("an environment's own rollout with a token that the model does not have: %s = %i", async (name, id, parts) => {
+  const source = await numbersEnv()
+  const played = { completion: [], promptIds: [1], completion_tokens: { ids: [5], logprobs: [-1], versions: [0] }, isTruncated: false, stopCondition: 'eos' } // prettier-ignore
+  const env = Object.assign(Object.create(source.env), { rollout: async () => ({ ...played, ...parts }) })
+  const { orchestrator } = await makeOrchestrator(counting, { environments: [{ ...source, env }], vocabulary: 131 })
+  await expect(orchestrator.batch(1, 0)).rejects.toThrow(
+    `the environment's rollout returned ${name} = ${id}, and the trained model's token ids are 0 to 130`,
+  )
+  // An evaluation only asks for the reward: its answers may come from elsewhere.
+  const evaluated = await orchestrator.evaluate({ ...source, env }, evaluation)
+  expect(evaluated[0]).toMatchObject({ ...played, ...parts })
+})
+
+test.each([
   ['the sampler fails', { text: '', fails: 'out of memory' }, 'out of memory'],
   ['a reward function throws', { text: 'many' }, /"many" is no number/],
   ['nothing was sampled', { text: '' }, 'the completion has no tokens'],
