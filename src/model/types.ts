@@ -100,9 +100,9 @@ export interface ModelConfig {
   /** Rotary base of these layers, unscaled, where they have another rotary embedding than the others (Gemma 3, Olmo 3). */
   localRopeTheta?: number
   tieWordEmbeddings: boolean
-  /** q, k, v projections have a bias (Qwen2; Llama and Qwen3 with attention_bias). */
+  /** q, k, v projections have a bias (Qwen2; Llama, Qwen3 and Granite with attention_bias). */
   qkvBias: boolean
-  /** o_proj has a bias (Llama with attention_bias). */
+  /** o_proj has a bias (Llama and Granite with attention_bias). */
   outputBias: boolean
   /** RMSNorm over each head of q and k (Qwen3, Qwen3.5, Gemma 3, LFM2). */
   qkNorm: boolean
@@ -114,7 +114,7 @@ export interface ModelConfig {
   embeddingScale?: number
   /** That factor has the embedding's dtype, as `embeddingScale` in decoder/load.ts rounds it (Gemma 3). */
   embeddingScaleRounded?: boolean
-  /** What attention and the MLP give is multiplied by it before the residual is added (Granite). Default: 1. Not with outputBias. */
+  /** What attention and the MLP give is multiplied by it before the residual is added (Granite). Default: 1. */
   residualScale?: number
   /** Logits are divided by it, before the temperature (Granite). Default: 1. */
   logitsScaling?: number

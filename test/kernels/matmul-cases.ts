@@ -77,8 +77,8 @@ export function casesOf(bench: Bench) {
       (j, t) => b[(slice.row + j) * rank + t],
     )
     want.forEach((v, e) => {
-      const extra = (c.bias ? bias[slice.row + (e % slice.rows)] : 0) + (c.residual ? residual[e] : 0)
-      want[e] = (v + low[e]) * alpha + extra
+      const biased = v + low[e] + (c.bias ? bias[slice.row + (e % slice.rows)] : 0)
+      want[e] = biased * alpha + (c.residual ? residual[e] : 0)
     })
     await bench.check(JSON.stringify(c), y, want, bounds.sum)
   }

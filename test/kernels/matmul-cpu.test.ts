@@ -19,7 +19,7 @@ const { forward, backwardInput, backwardWeight } = casesOf(bench)
 const staged: Case[] = [
   { rows: 5, n: 128, k: 128 },
   { rows: 12, n: 133, k: 64, rank: 8 },
-  { rows: 20, n: 192, k: 128, bias: true, residual: true },
+  { rows: 20, n: 192, k: 128, bias: true, residual: true, alpha: 0.3 },
   { rows: 97, n: 256, k: 192, rank: 16, residual: true, alpha: 0.5 },
 ]
 

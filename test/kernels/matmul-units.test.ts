@@ -30,7 +30,7 @@ const half = (values: Float32Array): Float32Array => values.map((v) => Math.f16r
 
 const cases: (Case & { accumulate?: boolean })[] = [
   { rows: 1, n: 8, k: 8 },
-  { rows: 5, n: 36, k: 40, rank: 8, bias: true },
+  { rows: 5, n: 36, k: 40, rank: 8, bias: true, alpha: 0.3 },
   { rows: 33, n: 68, k: 72, residual: true, alpha: 0.5 },
   { rows: 70, n: 132, k: 136, rank: 16, bias: true, residual: true, accumulate: true },
   { rows: 131, n: 264, k: 72, accumulate: true, alpha: 2 },

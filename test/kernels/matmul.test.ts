@@ -30,7 +30,7 @@ const shapes: Case[] = [
   { rows: 8, n: 32, k: 512 },
   { rows: 129, n: 65, k: 72 },
   { rows: 33, n: 513, k: 24 },
-  { rows: 6, n: 10, k: 30, rank: 8, bias: true },
+  { rows: 6, n: 10, k: 30, rank: 8, bias: true, alpha: 0.3 },
   { rows: 70, n: 67, k: 65, residual: true },
   { rows: 2, n: 5, k: 1 },
 ]

@@ -81,6 +81,7 @@ CASES = {
     'olmo3': case('olmo3', 32, 48, 4, 3, 1, 131, head_dim=16, rank=4, targets=['k_proj', 'o_proj', 'gate_proj', 'down_proj'], sliding_window=16, rope=YARN, lengths=(60, 2, 17, 5)),
     'lfm2': case('lfm2', 48, 100, 3, 3, 1, 128, tied=True, rank=4, targets=SHORT_TARGETS, **SHORT, lengths=(60, 2, 17, 5)),
     'granite': case('granite', 48, 72, 3, 3, 1, 128, tied=True, rank=4, targets=['q_proj', 'o_proj', 'up_proj', 'down_proj'], **GRANITE, lengths=(60, 2, 17, 5)),
+    'granite-bias': case('granite', 24, 40, 1, 2, 1, 97, tied=True, rank=4, targets=['o_proj', 'up_proj'], attention_bias=True, **GRANITE, lengths=(290, 2, 9)),
     'granite4': case('granitemoehybrid', 48, 72, 3, 3, 1, 128, tied=True, rank=4, targets=GRANITE4_TARGETS, **GRANITE4, shared_intermediate_size=72,
                      layer_types=['attention'] * 3, position_embedding_type='rope', lengths=(60, 2, 17, 5)),
     'phi3': case('phi3', 48, 72, 2, 3, 3, 128, rank=4, targets=PHI3_TARGETS, sliding_window=16, lengths=(60, 2, 17, 5)),
@@ -129,7 +130,7 @@ CASES = {
     'nothing': case('llama', 36, 100, 1, 3, 1, 499, rank=8, lengths=(1, 1, 6), masked_off=True),
 }
 COMMITTED = ['llama-bias', 'qwen3-tied', 'qwen2-slices', 'llama3-rope', 'llama-odd', 'smollm3', 'mistral', 'qwen2-window', 'smollm3-window', 'gemma3', 'qwen35', 'llama-yarn',
-             'qwen3-yarn', 'olmo2', 'olmo3', 'lfm2', 'granite', 'granite4', 'phi3', 'phi4']
+             'qwen3-yarn', 'olmo2', 'olmo3', 'lfm2', 'granite', 'granite-bias', 'granite4', 'phi3', 'phi4']
 
 
 def make_model(c):

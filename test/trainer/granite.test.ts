@@ -132,7 +132,7 @@ test('the seven modules of most models stand for all; two of them are one matrix
   expect(adapterModules(others.config, LINEAR_MODULES)).toEqual([...LINEAR_MODULES])
 })
 
-test.each(['granite', 'granite4'])("%s has PyTorch's numbers with the kernels of GPUs", async (name) => {
+test.each(['granite', 'granite-bias', 'granite4'])("%s has PyTorch's numbers with the kernels of GPUs", async (name) => {
   const gpu = await freshGpu()
   const c = await openCase(join(fixtures, 'odd', name))
   await withFacts(gpu, { software: false, subgroupSize: 0 }, async () => {

@@ -39,7 +39,7 @@ export interface Projection {
 export interface LinearArguments {
   /** Added to the output; (rows, N). */
   residual?: Tensor
-  /** Factor of the product, including LoRA's part, applied before the residual is added. Default: 1. Not with a bias. */
+  /** Factor of the product, including LoRA's part and the bias, applied before the residual is added. Default: 1. */
   scale?: number
   /** Seed of LoRA's dropout for this micro-batch. Default: no dropout. */
   dropoutSeed?: Count
@@ -47,12 +47,11 @@ export interface LinearArguments {
   last?: boolean
 }
 
-/** y = scale * (x Wᵀ (+ LoRA)) (+ bias) (+ residual). x (rows, K), y (rows, N). */
+/** y = scale * (x Wᵀ (+ LoRA) (+ bias)) (+ residual). x (rows, K), y (rows, N). */
 export function linear(tape: Tape, x: Tensor, projection: Projection, options: LinearArguments = {}): Tensor {
   const { gpu } = tape
   const { weight, lora, bias } = projection
   const { residual, scale } = options
-  if (bias && scale !== undefined) throw new Error(`${projection.name} has a bias, which would not be scaled`)
   const y = linearOutput(tape, x, projection, residual)
   const product = (how: Parameters<typeof matmul.linear>[5]): void => {
     if (!options.last || !tape.recomputing) matmul.linear(gpu, x.buffer, x.rows, weight, y.buffer, how)
@@ -183,7 +182,7 @@ function inputBackward(tape: Tape, x: Tensor, dy: Tensor, weight: Weight, alpha?
 function trainedBackward(tape: Tape, x: Tensor, dy: Tensor, trained: NonNullable<Projection['trained']>, alpha?: number): void {
   const { store, bias } = trained
   weightBackward(tape, x.buffer, x.rows, dy, trained, alpha)
-  if (bias) addColumnSums(tape.gpu, dy.buffer, store.gradient(bias), dy.rows, dy.columns)
+  if (bias) addColumnSums(tape.gpu, dy.buffer, store.gradient(bias), dy.rows, dy.columns, alpha)
 }
 
 /** Adds alpha * dyᵀ x over `rows` rows to the pieces of the bank that hold a weight's gradient. */

@@ -34,7 +34,7 @@ export const stagingColumns = 64
  */
 export const cachedBytes = 1 << 20
 
-/** y = alpha * (x Wᵀ + LoRA) + bias + residual of one part. `extra`: xa, B, bias, residual. */
+/** y = alpha * (x Wᵀ + LoRA + bias) + residual of one part. `extra`: xa, B, bias, residual. */
 export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Binding, part: Part, options: Extras): void {
   const { alpha, rank, flags, extra } = options
   const { LANES, WIDE } = cpuLanes(gpu)

@@ -42,7 +42,7 @@ interface LinearOptions {
 }
 
 /**
- * y = alpha * (x Wᵀ + lora.x lora.matrixᵀ) + bias + residual.
+ * y = alpha * (x Wᵀ + lora.x lora.matrixᵀ + bias) + residual.
  * @param x (rows, K) @param weight (N, K) @param y (rows, N); lora.matrix is B (N, rank)
  */
 export function linear(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Binding, options: LinearOptions = {}): void {

@@ -1,5 +1,5 @@
 // Linear layer, for CPU drivers (lavapipe) with subgroups of LANES (8 or 16): y[m,n] = alpha * sum_k x[m,k] W[n,k]
-//   LORA: + sum_r xa[m,r] B[n,r] (before alpha; xa holds the scaled product with A)   BIAS: + bias[n]   RESIDUAL: + residual[m,n]
+//   LORA: + sum_r xa[m,r] B[n,r] (before alpha; xa holds the scaled product with A)   BIAS: + bias[n] (before alpha)   RESIDUAL: + residual[m,n]
 // x (rows, K) float32, W (N, K), y (rows, N). K and rank are multiples of 8.
 // X_TEX: x is staged in a texture (stage.ts), whose first row is row0 of x. Rows row0 .. rows of x, xa, y and residual are computed.
 // rows_first 1: neighbouring workgroups share columns of y, else rows. It is a parameter, as a constant would double the variants of every tile to
@@ -120,25 +120,21 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     if (r0 + $(q)u < p.rows && n0 + $(NT)u * lane + $(V*v)u < p.n) {
       let at = ((r0 + $(q)u) * p.y_stride + p.y_column + col$(V*v)) / $(V)u;
 #if VEC4
-      let sum = vec4f(out_$(q)_$(V*v), out_$(q)_$(V*v+1), out_$(q)_$(V*v+2), out_$(q)_$(V*v+3));
+      var sum = vec4f(out_$(q)_$(V*v), out_$(q)_$(V*v+1), out_$(q)_$(V*v+2), out_$(q)_$(V*v+3));
 #else
 #if VEC2
-      let sum = vec2f(out_$(q)_$(V*v), out_$(q)_$(V*v+1));
+      var sum = vec2f(out_$(q)_$(V*v), out_$(q)_$(V*v+1));
 #else
-      let sum = out_$(q)_$(v);
+      var sum = out_$(q)_$(v);
 #endif
 #endif
 #if BIAS
-      var out = fma(sum, Out(p.alpha), bias_of$(v));
-#if RESIDUAL
-      out += residual[at];
+      sum += bias_of$(v);
 #endif
-#else
 #if RESIDUAL
       let out = fma(sum, Out(p.alpha), residual[at]);
 #else
       let out = sum * p.alpha;
-#endif
 #endif
       y[at] = out;
     }

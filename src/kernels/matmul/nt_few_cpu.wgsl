@@ -53,16 +53,14 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     {
       let at = $(r)u * p.y_stride + p.y_column + col$(j);
 #if BIAS
-      var out = fma(acc_$(r)_$(j), p.alpha, bias[p.first_row + col$(j)]);
-#if RESIDUAL
-      out += residual[at];
-#endif
+      let sum = acc_$(r)_$(j) + bias[p.first_row + col$(j)];
 #else
-#if RESIDUAL
-      let out = fma(acc_$(r)_$(j), p.alpha, residual[at]);
-#else
-      let out = acc_$(r)_$(j) * p.alpha;
+      let sum = acc_$(r)_$(j);
 #endif
+#if RESIDUAL
+      let out = fma(sum, p.alpha, residual[at]);
+#else
+      let out = sum * p.alpha;
 #endif
       y[at] = out;
     }

@@ -1,7 +1,7 @@
 // The three products of a linear layer, for GPUs, and for shapes that the CPU kernels do not take:
 //   FORM_NT: y[m,n] = sum_k x[m,k] W[n,k]     FORM_TN: dW[n,k] = sum_m dy[m,n] x[m,k]     else (NN): dx[m,k] = sum_n dy[m,n] W[n,k]
-// all times alpha. LORA continues the sum over the rank (NT: xa, B; NN: dxa, A). BIAS and RESIDUAL are added after alpha, the first one present by
-// fma. ACCUMULATE adds to what is there.
+// all times alpha. LORA continues the sum over the rank (NT: xa, B; NN: dxa, A). BIAS is added before alpha, RESIDUAL after
+// it by fma. ACCUMULATE adds to what is there.
 // `a` is x or dy (float32). `b` is x for TN, else W: bf16 pairs, float32, or with W_BLOCKS a GGUF's blocks, whose two-byte scales begin at word
 // `scales`. Any sizes. VEC: all strides, offsets and row lengths are multiples of 4, and four values are read and written at once.
 // Register tile (tile_turns.wgsl): a workgroup owns TM x TN outputs, a thread RM x RN of them; both operands pass through workgroup memory in
@@ -120,16 +120,14 @@ fn put(out_row: u32, i: u32, j: u32, sum: Value) {
   if (i >= p.rows || j >= p.columns) { return; }
   let at = ((out_row + i) * p.out_stride + p.out_column + j) / $(1+3*VEC)u;
 #if BIAS
-  var value = fma(sum, Value(p.alpha), bias[(p.first_row + j) / $(1+3*VEC)u]);
-#if RESIDUAL
-  value += residual[at];
-#endif
+  let all = sum + bias[(p.first_row + j) / $(1+3*VEC)u];
 #else
-#if RESIDUAL
-  let value = fma(sum, Value(p.alpha), residual[at]);
-#else
-  let value = sum * p.alpha;
+  let all = sum;
 #endif
+#if RESIDUAL
+  let value = fma(all, Value(p.alpha), residual[at]);
+#else
+  let value = all * p.alpha;
 #endif
 #if ACCUMULATE
   out[at] += value;

@@ -1,8 +1,8 @@
 // Matmul on matrix units, f16 x f16 -> f32, for GPUs that have them (`chromium-experimental-subgroup-matrix`): forward product and gradient of the
 // input.
 //   FORM_NT: y[m,n] = sum_k x[m,k] W[n,k]     else (NN): dx[m,k] = sum_n dy[m,n] W[n,k]
-// times alpha. LORA continues the sum over the rank in float32 (NT: xa, B; NN: dxa, A). BIAS and RESIDUAL are added after alpha. ACCUMULATE adds to
-// what is there.
+// times alpha. LORA continues the sum over the rank in float32 (NT: xa, B; NN: dxa, A). BIAS is added before alpha, RESIDUAL after it. ACCUMULATE
+// adds to what is there.
 // `a` is x or dy as units_stage.wgsl writes it: in f16, times a power of two that out_scale divides out again, with zeros after the depth up to a
 // multiple of KT. `b` is W, also in f16 (Weight.f16). Both have eight values per vec4u, and the length of W's rows is a multiple of 8 too.
 // A workgroup of SM x SN subgroups owns TM x TN outputs; both operands pass through workgroup memory as f16 in K-blocks of KT (units_turns.wgsl); a
@@ -58,16 +58,12 @@ fn finish(out_row: u32, i: u32, j: u32, start: u32, lane: u32) {
   if (row_$(q) < p.rows) {
     let at = (out_row + row_$(q)) * p.out_stride + p.out_column + column;
 #if BIAS
-    var value = fma(value_$(q), p.alpha, bias[p.first_row + column]);
-#if RESIDUAL
-    value += residual[at];
+    value_$(q) += bias[p.first_row + column];
 #endif
-#else
 #if RESIDUAL
     let value = fma(value_$(q), p.alpha, residual[at]);
 #else
     let value = value_$(q) * p.alpha;
-#endif
 #endif
 #if ACCUMULATE
     out[at] += value;

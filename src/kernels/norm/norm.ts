@@ -137,6 +137,7 @@ function inParts(
   rows: Count,
   channels: number,
   fn: (to: Binding, parts: Count, PARTIAL: number) => void,
+  scale = 1,
 ): void {
   if (capacityOf(rows) <= PART)
     return fn(
@@ -145,14 +146,14 @@ function inParts(
       0,
     )
   const parts = groupsOf(rows, PART)
-  addParts(gpu, out, parts, channels, (sums) => fn(sums, parts, 1))
+  addParts(gpu, out, parts, channels, (sums) => fn(sums, parts, 1), scale)
 }
 
-/** out (columns) += the sum over parts of the partial sums (parts, columns) that `fn` computes. */
-export function addParts(gpu: Gpu, out: Binding, parts: Count, columns: number, fn: (sums: GpuBuffer) => void): void {
+/** out (columns) += scale * the sum over parts of the partial sums (parts, columns) that `fn` computes. */
+export function addParts(gpu: Gpu, out: Binding, parts: Count, columns: number, fn: (sums: GpuBuffer) => void, scale = 1): void {
   const sums = gpu.pool.acquire(capacityOf(parts) * columns * 4, 'sums of parts')
   fn(sums)
-  addColumnSums(gpu, sums, out, parts, columns)
+  addColumnSums(gpu, sums, out, parts, columns, scale)
   sums.release()
 }
 
@@ -177,10 +178,10 @@ export function rmsNormGain(
 }
 
 /** out += column sums of x (rows, columns). */
-export function addColumnSums(gpu: Gpu, x: GpuBuffer, out: Binding, rows: Count, columns: number): void {
-  inParts(gpu, out, rows, columns, (to, parts, PARTIAL) =>
-    dispatchFlat(gpu, paths.columns, { PART, PARTIAL }, [x, to], { rows, columns }, times(parts, columns)),
-  )
+export function addColumnSums(gpu: Gpu, x: GpuBuffer, out: Binding, rows: Count, columns: number, scale = 1): void {
+  const sums = (to: Binding, parts: Count, PARTIAL: number): void =>
+    dispatchFlat(gpu, paths.columns, { PART, PARTIAL }, [x, to], { rows, columns, scale }, times(parts, columns))
+  inParts(gpu, out, rows, columns, sums, scale)
 }
 
 /** gain = 1 + weight, (channels) both. */

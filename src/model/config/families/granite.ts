@@ -1,14 +1,7 @@
 /** Granite 3 (dense): a Llama with factors for embeddings, scores, residuals and logits. */
-import type { UserError } from '../../../common/errors.ts'
 import { keyReader, type Json } from '../keys.ts'
 import type { ModelConfig } from '../../types.ts'
 import { siluKeys, siluWithoutBias, type Family } from './family.ts'
-
-/** Throws for what Granite's configs may ask for and its models do not. */
-export function refuseBiases(raw: Json, refuse: (key: string, why: string) => UserError): void {
-  siluWithoutBias(raw, refuse)
-  if (raw.attention_bias) throw refuse('attention_bias', "and biases in a Granite model's attention are not supported")
-}
 
 /** A factor of 1, which is the default of all, is none; the scale of scores is always said, since that of other families is another one. */
 export function multipliers(
@@ -35,7 +28,7 @@ export const multiplierKeys = (config: ModelConfig): Json => ({
 
 export const granite: Family = {
   architecture: 'Granite',
-  refuse: refuseBiases,
+  refuse: siluWithoutBias,
   read: multipliers,
-  write: (config) => ({ ...siluKeys, attention_bias: false, mlp_bias: false, ...multiplierKeys(config) }),
+  write: (config) => ({ ...siluKeys, attention_bias: config.qkvBias, mlp_bias: false, ...multiplierKeys(config) }),
 }

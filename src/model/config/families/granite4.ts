@@ -1,8 +1,8 @@
 /** The models of Granite 4 that have attention in every layer and no experts (350M, 1B, Micro): Granite 3 with gate and up in one matrix, with or without rotary embedding. */
 import { UserError } from '../../../common/errors.ts'
 import { keyReader, type Json } from '../keys.ts'
-import { eightsOfParts, siluKeys, type Family } from './family.ts'
-import { multiplierKeys, multipliers, refuseBiases } from './granite.ts'
+import { eightsOfParts, siluKeys, siluWithoutBias, type Family } from './family.ts'
+import { multiplierKeys, multipliers } from './granite.ts'
 
 /** GraniteMoeHybridConfig's. */
 const DEFAULTS = { experts: 8, intermediateSize: 1024 }
@@ -15,7 +15,7 @@ export const granite4: Family = {
   names: { 'mlp.gate_up_proj': 'shared_mlp.input_linear', 'mlp.down_proj': 'shared_mlp.output_linear' },
   leftOut: ['time_step_limit', 'router_aux_loss_coef'],
   refuse(raw, refuse) {
-    refuseBiases(raw, refuse)
+    siluWithoutBias(raw, refuse)
     const { position_embedding_type: positions = null } = raw
     if (![null, 'rope', 'nope'].includes(positions as null))
       throw refuse('position_embedding_type', 'and only rope, nope and null are supported')
@@ -41,7 +41,7 @@ export const granite4: Family = {
   },
   write: (config): Json => ({
     ...siluKeys,
-    attention_bias: false,
+    attention_bias: config.qkvBias,
     ...multiplierKeys(config),
     shared_intermediate_size: config.intermediateSize,
     position_embedding_type: config.layersWithoutRope ? 'nope' : 'rope',
