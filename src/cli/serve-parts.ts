@@ -9,7 +9,7 @@ import type { SamplingDefaults, ServerParts } from '../inference/server/parts.ts
 import { samplingFields } from '../inference/server/schemas/common.ts'
 import { readJson } from '../model/files/files.ts'
 import type { ModelFiles } from '../model/files/open.ts'
-import type { Tokenizer } from '../model/tokenizer/tokenizer.ts'
+import { endOfTurn, type Tokenizer } from '../model/tokenizer/tokenizer.ts'
 import { versionOf } from './version.ts'
 
 interface AnswerOptions {
@@ -55,7 +55,9 @@ export async function modelParts(
     throw new UserError(`There is no --reasoning-parser ${reasoningParser}; choose think, none or auto.`)
   const thinks = templateThinks(chatTemplate ?? tokenizer.chatTemplate)
   const { vocabSize } = model.config
-  const { eosTokenIds } = tokenizer
+  // The tokenizer knows what its own template writes behind an answer.
+  const end = chatTemplate === undefined ? null : endOfTurn(tokenizer, { chatTemplate, variables: chatTemplateKwargs })
+  const eosTokenIds = [...new Set([...tokenizer.eosTokenIds, ...(end === null ? [] : [end])])]
   let grammars: Promise<Grammars> | undefined
   const parts: ModelParts = {
     root: model.ref,

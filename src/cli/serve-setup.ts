@@ -115,7 +115,7 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
       prefixCaching: options.enablePrefixCaching,
       maxAdapters: options.maxLoras,
       maxAdapterRank: paddedRank(options.maxLoraRank),
-      eosTokenIds: tokenizer.eosTokenIds,
+      eosTokenIds: ofModel.parts.eosTokenIds,
       decode: (ids, options) => tokenizer.decode(ids, options),
     })
     opened.push(engine)

@@ -186,6 +186,29 @@ describe('serve', () => {
     }
   })
 
+  test("an answer also ends with the token that --chat-template writes behind it, as with the model's own template", async () => {
+    const model = await openModel(join(root, 'models/tiny'))
+    const tokenizer = await model.tokenizer()
+    const ends = async (chatTemplate?: string) => {
+      const options = { toolCallParser: 'auto', reasoningParser: 'auto', generationConfig: 'vllm', chatTemplate }
+      const variables = { end: '<|tool|>' }
+      const { parts } = await modelParts(model, tokenizer, { ...options, chatTemplateKwargs: variables })
+      return parts.eosTokenIds.map((id) => tokenizer.idToToken(id))
+    }
+    try {
+      expect(await ends()).toEqual(['<|end|>'])
+      expect(await ends("{% for m in messages %}{{ m.role + m.content + end + '\\n' }}{% endfor %}")).toEqual([
+        '<|end|>',
+        '<|tool|>',
+      ])
+      expect(await ends('{% for m in messages %}{{ m.content }}<|end|>{% endfor %}')).toEqual(['<|end|>'])
+      expect(await ends('{% for m in messages %}{{ m.content }} :{% endfor %}')).toEqual(['<|end|>'])
+      expect(await ends('{% raw %}')).toEqual(['<|end|>'])
+    } finally {
+      model.close()
+    }
+  })
+
   test('refuses to start where the GPU has no room for the KV cache', async () => {
     // The software driver promises larger buffers and textures than it makes.
     const hook = `import { globals } from '${import.meta.resolve('webgpu')}'

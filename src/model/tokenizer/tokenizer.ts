@@ -111,6 +111,21 @@ export function closingOf(
   return parts.length > 1 ? parts.at(-1)! : ''
 }
 
+/** The special token that the chat template writes behind an answer; null without one. */
+export function endOfTurn(
+  tokenizer: Pick<Tokenizer, 'renderChat' | 'encode' | 'isSpecial'>,
+  options: ChatOptions = {},
+): number | null {
+  let behind: string
+  try {
+    behind = closingOf(tokenizer, [{ role: 'user', content: 'x' }], options)
+  } catch {
+    return null // A template that cannot be read, or that takes no such messages, says so when it is used.
+  }
+  const [first] = tokenizer.encode(behind.trimStart(), { addSpecialTokens: false })
+  return first !== undefined && tokenizer.isSpecial(first) ? first : null
+}
+
 /** Reads the tokenizer of a Hugging Face folder. Throws UserError where there is none, or none that can be read. */
 export async function loadTokenizer(dir: string, eosTokenIds: readonly number[]): Promise<Tokenizer> {
   const jsonPath = join(dir, 'tokenizer.json')
@@ -199,22 +214,9 @@ class HuggingFaceTokenizer implements Tokenizer {
       this.#added.set(id, token.content)
       if (token.special) this.#special.add(id)
     }
-    const end = this.#endOfTurn()
+    const end = endOfTurn(this)
     this.turnEnd = end === null || parts.eosTokenIds.includes(end) ? null : end
     this.eosTokenIds = this.turnEnd === null ? parts.eosTokenIds : [...parts.eosTokenIds, this.turnEnd]
-  }
-
-  /** The special token that the chat template writes behind an answer. */
-  #endOfTurn(): number | null {
-    if (!this.hasChatTemplate) return null
-    let behind: string
-    try {
-      behind = closingOf(this, [{ role: 'user', content: 'x' }])
-    } catch {
-      return null // A template that cannot be read, or that takes no such messages, says so when it is used.
-    }
-    const [first] = this.encode(behind.trimStart(), { addSpecialTokens: false })
-    return first !== undefined && this.#special.has(first) ? first : null
   }
 
   encode(text: string, options: { addSpecialTokens?: boolean } = {}): number[] {
