@@ -46,9 +46,22 @@ export interface HubAccess {
   fetch: typeof fetch
 }
 
+/** How long the hub may take to begin an answer. Its body may take longer. */
+const ANSWER_SECONDS = 60
+
+/** The variable that names the proxy, if one does. */
+const proxyVariable = (): string | undefined =>
+  ['HTTPS_PROXY', 'https_proxy', 'HTTP_PROXY', 'http_proxy'].find((name) => process.env[name])
+
+function noAnswer(): Error {
+  const proxy = usesProxies ? proxyVariable() : undefined
+  return new Error(`no answer has come for ${ANSWER_SECONDS} s${proxy ? `: check that ${proxy} names a proxy that works` : ''}`)
+}
+
 /**
- * The options that every call of @huggingface/hub takes: the address, and a `fetch` that adds the token from HF_TOKEN or from `hf auth login`. Given
- * the token itself, the library sends it to the hosts that the hub redirects to as well, and refuses the tokens of other hubs (HF_ENDPOINT).
+ * The options that every call of @huggingface/hub takes: the address, and a `fetch` that adds the token from HF_TOKEN or from `hf auth login`,
+ * and gives up if no answer begins. Given the token itself, the library sends it to the hosts that the hub redirects to as well, and refuses the
+ * tokens of other hubs (HF_ENDPOINT).
  */
 export async function hubAccess(): Promise<HubAccess> {
   const path = expanded(process.env.HF_TOKEN_PATH ?? join(hubHome(), 'token'))
@@ -59,7 +72,11 @@ export async function hubAccess(): Promise<HubAccess> {
     const asked = input instanceof Request ? input.url : String(input)
     const isHub = URL.parse(asked)?.origin === URL.parse(url)?.origin
     if (token && isHub && !headers.has('authorization')) headers.set('authorization', `Bearer ${token}`)
-    return fetch(input, { ...init, headers })
+    // Through a proxy that closes each connection, Node's fetch would connect again without end.
+    const late = new AbortController()
+    const timer = setTimeout(() => late.abort(noAnswer()), ANSWER_SECONDS * 1000)
+    const signal = init?.signal ? AbortSignal.any([init.signal, late.signal]) : late.signal
+    return fetch(input, { ...init, headers, signal }).finally(() => clearTimeout(timer))
   }
   return { hubUrl: url, fetch: withToken }
 }
@@ -107,7 +124,7 @@ export function hubFailure(error: unknown, what: string): string {
   if (CANNOT_KEEP.includes(String((error as NodeJS.ErrnoException).code)))
     return `it cannot be kept in the cache ${hubCache()} (${messageOf(error)}). Make room there, or name another folder in HF_HUB_CACHE`
   if (!(error instanceof Error && error.cause)) return messageOf(error)
-  const proxy = ['HTTPS_PROXY', 'https_proxy', 'HTTP_PROXY', 'http_proxy'].find((name) => process.env[name])
+  const proxy = proxyVariable()
   const mend = proxy && !usesProxies ? `; ${proxy} is set, but Node uses it only with NODE_USE_ENV_PROXY=1` : ''
   return `${messageOf(error)} (${messageOf(error.cause)}${mend})`
 }

@@ -1,5 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { homedir, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, expect, onTestFinished, test, vi } from 'vitest'
@@ -44,6 +46,33 @@ test("the hub's token lies beside its files, wherever the user's cache is", asyn
   const access = await hubAccess()
   await access.fetch(`${access.hubUrl}/api`)
   expect((asked.mock.calls[0][1]!.headers as Headers).get('authorization')).toBe('Bearer hf_secret')
+})
+
+test('a hub that does not begin to answer is given up after a minute; a body may take longer', async () => {
+  let [asked, release] = [() => {}, () => {}]
+  const server = createServer((request, response) => {
+    if (request.url === '/slow') response.write('a')
+    release = () => response.end('b')
+    asked()
+  })
+  await new Promise<void>((ready) => server.listen(0, '127.0.0.1', ready))
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] })
+  onTestFinished(() => {
+    vi.useRealTimers()
+    server.close()
+    server.closeAllConnections()
+  })
+  const access = await hubAccess()
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  const arrived = new Promise<void>((resolve) => (asked = resolve))
+  const failure = access.fetch(`${url}/silent`).catch((error: unknown) => hubFailure(error, 'model'))
+  await arrived
+  vi.advanceTimersByTime(60_000)
+  expect(await failure).toBe('no answer has come for 60 s')
+  const slow = await access.fetch(`${url}/slow`)
+  vi.advanceTimersByTime(61_000)
+  release()
+  expect(await slow.text()).toBe('ab')
 })
 
 test('the places of the Python libraries are read as they read them', () => {
