@@ -123,8 +123,11 @@ export function* jsonLines<T = Record<string, unknown>>(path: string, from = 0):
   }
 }
 
-/** The bytes are valid until the next line is read. */
-function* linesOf(path: string, from: number): Generator<{ line: Buffer; at: number }> {
+/**
+ * The lines of a file from an offset on, read in pieces. The bytes of each are valid until the next one is read. Last comes what follows the last line
+ * break, mostly nothing.
+ */
+export function* linesOf(path: string, from: number): Generator<{ line: Buffer; at: number }> {
   const fd = openSync(path, 'r')
   try {
     const chunk = Buffer.alloc(1 << 18)

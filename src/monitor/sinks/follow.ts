@@ -2,12 +2,13 @@
  * Sinks follow metrics.jsonl: each reads new rows at its own pace, sends them, and records its position in `sinks/<name>.json` of the run
  * folder. So the run never waits for a sink, an unreachable sink catches up later, and a resumed run goes on from there.
  */
-import { closeSync, existsSync, fstatSync, mkdirSync, openSync, readSync } from 'node:fs'
+import { existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { CLI } from '../../common/commands.ts'
 import { messageOf } from '../../common/errors.ts'
 import { writeFileAtomic } from '../../common/atomic.ts'
+import { linesOf } from '../files.ts'
 import { shellWord } from '../format.ts'
 import type { MetricsRow } from '../metrics-writer.ts'
 import { type Cursor, hash, placeIn, rowOf } from './cursor.ts'
@@ -172,27 +173,25 @@ export class Follower {
   }
 }
 
-/** Up to `most` complete rows from a byte offset on, the offset after the last of them, and a hash of its line. */
+/**
+ * Up to `most` complete rows from a byte offset on, the offset after the last of them, and a hash of its line. No more of the file is read than that:
+ * a sink that begins late has all of a long run before it.
+ */
 function rowsFrom(file: string, from: number, most: number): { rows: MetricsRow[]; offset: number; last: string } {
   const rows: MetricsRow[] = []
   let [offset, last] = [from, '']
   if (!existsSync(file)) return { rows, offset, last }
-  const fd = openSync(file, 'r')
-  try {
-    const bytes = Buffer.alloc(Math.max(0, fstatSync(fd).size - from))
-    readSync(fd, bytes, 0, bytes.length, from)
-    for (let at = 0; rows.length < most;) {
-      const end = bytes.indexOf(10, at)
-      if (end < 0) break
-      const line = bytes.subarray(at, end).toString()
-      at = end + 1
-      offset = from + at
+  let line: string | undefined
+  for (const next of linesOf(file, from)) {
+    // A line is complete if something comes after it.
+    if (line !== undefined) {
+      offset = next.at
       last = hash(line)
       const row = rowOf(line)
       if (row) rows.push(row)
+      if (rows.length === most) break
     }
-  } finally {
-    closeSync(fd)
+    line = next.line.toString()
   }
   return { rows, offset, last }
 }

@@ -1,6 +1,6 @@
 /** Sinks against what the real programs write and send: recorded (wandb), decoded by hand (TensorBoard), and what holds for all of them. */
 import { spawnSync } from 'node:child_process'
-import { appendFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { appendFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -191,6 +191,21 @@ test('a sink that was away catches up with a long run: what is left is not read 
   expect(process.cpuUsage(begin).user / 1e6).toBeLessThan(2)
   expect(sent).toBe(30_000)
 }, 60_000)
+
+test.runIf(process.platform === 'linux')(
+  'a sink that begins late reads a long run once, and not all that is left for each send',
+  async () => {
+    const wide = Object.fromEntries(Array.from({ length: 120 }, (_, i) => [`a/metric/of/some/length/${i}`, i / 7]))
+    append(rows(Array.from({ length: 4000 }, (_, i) => i + 1)).map((row) => ({ ...row, ...wide })))
+    const { size } = statSync(join(path, 'metrics.jsonl'))
+    const open: OpenSink = () => ({ send: () => Promise.resolve({}), finish: () => Promise.resolve() })
+    const bytesRead = () => Number(/rchar: (\d+)/.exec(readFileSync('/proc/self/io', 'utf8'))![1])
+    const before = bytesRead()
+    expect(await new Follower('x', run(), open, { warn: () => {}, closeMs: 60_000 }).close()).toBe(true)
+    // It was the half of the file for each 200 rows, in the middle of a run: 40 GB where there were 100,000.
+    expect((bytesRead() - before) / size).toBeLessThan(3)
+  },
+)
 
 test('a sink that fails once more at the end of the run, as while it restarts, is tried again: the last row, and that the run ended', async () => {
   const failures = { send: 0, finish: 1 }
