@@ -34,7 +34,7 @@ export async function rolloutDetails(
   return {
     step,
     row,
-    rollout: { ...rollout, prompt: messagesOf(rollout.prompt), completion: messagesOf(rollout.completion) },
+    rollout: { ...rollout, prompt: messagesOf(rollout.prompt), completion: messagesOf(rollout.completion, 'assistant') },
     ...(tokens ? viewTokens(tokens, rollout, texts) : { tokens: [], turns: [] }),
     siblings: siblings.map((other) => siblingOf(other!)).toSorted((a, b) => a.index - b.index),
     tokenizer: typeof tokenizer === 'string' ? { ok: false, about: tokenizer } : { ok: true, about: tokenizer.about },

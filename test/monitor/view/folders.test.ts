@@ -268,8 +268,17 @@ describe('rollouts', () => {
       tokens: [],
       turns: [],
     })
+    // A completion as text is what the model said.
+    outputs.append('a/rollouts/step_2.jsonl', '{"prompt":"asked","completion":"answered"}\n')
+    expect((await server.json<RolloutDetails>('/api/runs/a/rollouts/2/0')).rollout).toMatchObject({
+      prompt: [{ role: 'user', content: 'asked' }],
+      completion: [{ role: 'assistant', content: 'answered' }],
+    })
+    expect((await server.json<RolloutsAnswer>('/api/runs/a/rollouts?step=2')).rows).toMatchObject([
+      { preview: { answer: 'answered' }, turns: 1 },
+    ])
     for (const row of [0, 1, 6, 99]) expect((await server.error(`/api/runs/a/rollouts/1/${row}`)).status).toBe(404)
-    expect((await server.error('/api/runs/a/rollouts/2/0')).status).toBe(404)
+    expect((await server.error('/api/runs/a/rollouts/3/0')).status).toBe(404)
   })
 
   test('of one step are searched, however many an evaluation has', { timeout: 60_000 }, async () => {
