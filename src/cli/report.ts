@@ -87,15 +87,24 @@ export async function reportAtEnd(path: string, warn: (line: string) => void): P
 async function send(path: string, names: SinkName[]): Promise<void> {
   const { checkSinks, followRun } = await import('../monitor/sinks/index.ts')
   const { readSource } = await import('../config/compose.ts')
+  const { lockState } = await import('../monitor/run-lock.ts')
   checkSinks(names)
   const file = join(path, 'config.toml')
   const config = existsSync(file) ? readSource(file).table : {}
   const run = { path, name: basename(path), config }
+  const lock = lockState(join(path, 'run.lock'))
+  const { report_to: own = [] } = (config.trainer as { args?: { report_to?: string[] } } | undefined)?.args ?? {}
+  const twice = lock === 'held' ? names.find((name) => own.includes(name)) : undefined
+  if (twice)
+    throw new UserError(
+      `${path} is in use by a run that sends its metrics to ${twice} itself (report_to): leave ${twice} out, or wait until the run has ended.`,
+    )
   const failed: string[] = []
   const sinks = followRun(names, run, { warn: (line) => failed.push(line), closeMs: 600_000 })
-  const left = await sinks.close()
+  const left = await sinks.close(lock === 'held' ? 'goes on' : lock === 'dead' ? 'failed' : undefined)
   for (const line of failed) console.error(line)
   const sent = names.filter((name) => !left.includes(name))
-  if (sent.length > 0) console.log(`${sent.join(', ')}: all rows of ${join(path, 'metrics.jsonl')} were sent`)
+  const more = lock === 'held' ? '; the run goes on: repeat this when it has ended' : ''
+  if (sent.length > 0) console.log(`${sent.join(', ')}: all rows of ${join(path, 'metrics.jsonl')} were sent${more}`)
   if (left.length > 0) process.exitCode = 1
 }

@@ -93,7 +93,7 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
     keep = lost !== undefined || !(error instanceof UserError)
     throw lost ? new LostRun(folder, lost, config) : error
   } finally {
-    const opened = [run, { close: () => sinks.close(failed) }, { close: () => trace?.close() }, timeline]
+    const opened = [run, { close: () => sinks.close(failed ? 'failed' : 'finished') }, { close: () => trace?.close() }, timeline]
     await (failed ? giveUp : closeAll)(opened)
     if (!keep) folder.discard()
   }

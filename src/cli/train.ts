@@ -78,7 +78,7 @@ async function runOnce(loaded: Loaded<RunConfig>, stop: AbortSignal): Promise<vo
     keep = lost !== undefined || !(error instanceof UserError)
     throw lost ? new LostRun(folder, lost, config) : error
   } finally {
-    const opened = [run, { close: () => sinks.close(failed) }, { close: () => trace?.close() }, { close: () => origin }, timeline]
+    const opened = [run, { close: () => sinks.close(failed ? 'failed' : 'finished') }, { close: () => trace?.close() }, { close: () => origin }, timeline]
     await (failed ? giveUp : closeAll)(opened)
     if (!keep) run.folder.discard()
   }

@@ -1,8 +1,13 @@
 /** What a run leaves beside metrics.jsonl, and `node cli.js report` as a user runs it. */
-import { spawnSync } from 'node:child_process'
-import { cpSync, existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import { execFile, spawnSync } from 'node:child_process'
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { hostname } from 'node:os'
 import { fileURLToPath } from 'node:url'
-import { beforeAll, expect, test } from 'vitest'
+import { promisify } from 'node:util'
+import { beforeAll, expect, onTestFinished, test } from 'vitest'
+import { acquireLock } from '../../src/monitor/run-lock.ts'
 import { TinyRuns, type Outcome } from './tiny-run.ts'
 
 const runs = new TinyRuns()
@@ -43,6 +48,36 @@ test('--sync sends a run to a sink that it was not trained with, once', () => {
   expect(existsSync(runs.path('trackio/dawn-rl.db'))).toBe(true)
   const cursor = JSON.parse(readFileSync(runs.path('outputs/made/sinks/trackio.json'), 'utf8')) as { offset: number }
   expect(cursor.offset).toBe(statSync(runs.path('outputs/made/metrics.jsonl')).size)
+})
+
+test('--sync: a run that goes on is not ended, and one that was killed has failed, though its rows were all sent before', async () => {
+  const ends: unknown[] = []
+  const server = createServer((request, response) => {
+    let text = ''
+    request.on('data', (chunk: Buffer) => (text += chunk.toString()))
+    request.on('end', () => {
+      if (request.url!.endsWith('runs/update')) ends.push((JSON.parse(text) as { status: string }).status)
+      response.end(JSON.stringify({ experiment: { experiment_id: '1' }, run: { info: { run_id: 'r' } } }))
+    })
+  })
+  onTestFinished(() => void server.close())
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const env = { ...process.env, MLFLOW_TRACKING_URI: `http://127.0.0.1:${(server.address() as AddressInfo).port}` }
+  const sync = () =>
+    promisify(execFile)(process.execPath, [cli, 'report', 'outputs/cut', '--sync', 'mlflow'], { cwd: runs.dir, env })
+  mkdirSync(runs.path('outputs/cut'))
+  cpSync(runs.path('outputs/made/metrics.jsonl'), runs.path('outputs/cut/metrics.jsonl'))
+  const release = acquireLock(runs.path('outputs/cut/run.lock'), 'cut')
+  expect((await sync()).stdout).toMatch(/^mlflow: all rows of \S+ were sent; the run goes on: repeat this when it has ended$/m)
+  expect(ends).toEqual([])
+  writeFileSync(runs.path('outputs/cut/config.toml'), '[trainer.args]\nreport_to = ["mlflow"]\n')
+  await expect(sync()).rejects.toThrow(
+    /cut is in use by a run that sends its metrics to mlflow itself \(report_to\): leave mlflow out/,
+  )
+  release()
+  writeFileSync(runs.path('outputs/cut/run.lock'), JSON.stringify({ pid: 2 ** 30, host: hostname(), started: null, since: '' }))
+  for (const _ of [1, 2]) expect((await sync()).stdout).toMatch(/were sent$/m)
+  expect(ends).toEqual(['FAILED'])
 })
 
 test('several runs on one page, with a benchmark', () => {

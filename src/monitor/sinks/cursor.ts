@@ -14,6 +14,10 @@ export interface Cursor {
   state: SinkState
   /** Rows that were sent have been taken back since. */
   rewound?: true
+  /** The run has failed; noted as its sink may not take the last rows now. */
+  failed?: true
+  /** The sink knows that the run has ended. */
+  ended?: true
 }
 
 export const hash = (line: string): string => createHash('sha256').update(line).digest('hex').slice(0, 16)

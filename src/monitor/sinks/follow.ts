@@ -2,7 +2,7 @@
  * Sinks follow metrics.jsonl: each reads new rows at its own pace, sends them, and records its position in `sinks/<name>.json` of the run
  * folder. So the run never waits for a sink, an unreachable sink catches up later, and a resumed run goes on from there.
  */
-import { existsSync, mkdirSync } from 'node:fs'
+import { existsSync, mkdirSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { CLI } from '../../common/commands.ts'
@@ -12,7 +12,7 @@ import { linesOf } from '../files.ts'
 import { shellWord } from '../format.ts'
 import type { MetricsRow } from '../metrics-writer.ts'
 import { type Cursor, hash, placeIn, rowOf } from './cursor.ts'
-import type { OpenSink, Sink, SinkRun } from './types.ts'
+import type { OpenSink, RunEnd, Sink, SinkRun } from './types.ts'
 
 export interface FollowOptions {
   warn: (message: string) => void
@@ -49,6 +49,7 @@ export class Follower {
   /** Whether the user was told that the sink is unreachable. */
   #away = false
   #closed = false
+  #failed = false
 
   constructor(name: string, run: SinkRun, open: OpenSink, options: FollowOptions) {
     this.name = name
@@ -70,8 +71,12 @@ export class Follower {
     return rowsFrom(this.#file, this.#cursor.offset, Infinity).rows.length
   }
 
-  /** Sends the rest and ends the sink's run, as failed where the run `failed`. Never throws; false where not everything was sent. */
-  async close(failed = false): Promise<boolean> {
+  /**
+   * Sends the rest and tells the sink that the run has ended, unless it knows. Never throws; false where not everything was sent.
+   * @param end how it ended; default: as its own process noted it
+   */
+  async close(end?: RunEnd): Promise<boolean> {
+    this.#failed = end === undefined ? this.#cursor.failed === true : end === 'failed'
     this.#closed = true
     clearTimeout(this.#timer)
     const { closeMs = 15_000 } = this.#options
@@ -84,10 +89,12 @@ export class Follower {
         return this.behind === 0
       })
       if (!isSent) return false
+      if (end === 'goes on' || this.#cursor.offset === 0 || this.#cursor.ended) return true
       let why: unknown
       const isEnded = await this.#again(limit, async () => {
         try {
-          await this.#sink?.finish(limit, failed)
+          await this.#opened().finish(limit, { failed: this.#failed, time: this.#cursor.time })
+          this.#note({ ended: true })
           return true
         } catch (error) {
           why = error
@@ -103,6 +110,7 @@ export class Follower {
     const hold = setTimeout(() => {}, 60_000)
     const done = await Promise.race([work(), late])
     clearTimeout(hold)
+    if (this.#failed && !(done && this.#cursor.ended)) this.#note({ failed: true })
     if (done) return true
     const { behind } = this
     if (behind === 0) notEnded(`no answer in ${closeMs / 1000} s`)
@@ -124,6 +132,27 @@ export class Follower {
     return await work()
   }
 
+  #opened(): Sink {
+    const warn = (message: string) => this.#options.warn(`${this.name}: ${message}`)
+    return (this.#sink ??= this.#open(this.#run, this.#cursor.state, this.#rewound, warn))
+  }
+
+  #save(cursor: Cursor): void {
+    this.#cursor = cursor
+    mkdirSync(join(this.#run.path, 'sinks'), { recursive: true })
+    writeFileAtomic(this.#cursorFile, `${JSON.stringify(cursor)}\n`)
+  }
+
+  /** How the run ended, for whoever sends the rest later; not in a folder that has no rows, or is gone. */
+  #note(end: Pick<Cursor, 'ended' | 'failed'>): void {
+    if (!statSync(this.#file, { throwIfNoEntry: false })?.size) return
+    try {
+      this.#save({ ...this.#cursor, ...end })
+    } catch {
+      // The disk is full, which may be why the run failed.
+    }
+  }
+
   #later(ms: number): void {
     this.#timer = setTimeout(() => {
       this.#working = this.#sendSome()
@@ -143,15 +172,11 @@ export class Follower {
       const { rows, offset, last } = rowsFrom(this.#file, this.#cursor.offset, this.#rows)
       count = rows.length
       if (count === 0) return false
-      const warn = (message: string) => this.#options.warn(`${this.name}: ${message}`)
-      this.#sink ??= this.#open(this.#run, this.#cursor.state, this.#rewound, warn)
       const limit = AbortSignal.timeout(SEND_MS)
-      const state = await this.#sink.send(rows, end ? AbortSignal.any([limit, end]) : limit)
-      this.#cursor = { offset, line: last, time: rows.at(-1)!.time, state }
+      const state = await this.#opened().send(rows, end ? AbortSignal.any([limit, end]) : limit)
       this.#rewound = false
       this.#reached = true
-      mkdirSync(join(this.#run.path, 'sinks'), { recursive: true })
-      writeFileAtomic(this.#cursorFile, `${JSON.stringify(this.#cursor)}\n`)
+      this.#save({ offset, line: last, time: rows.at(-1)!.time, state })
       const more = count === this.#rows
       this.#failures = 0
       this.#rows = Math.min(ROWS, this.#rows * 2)

@@ -4,7 +4,7 @@ import { Follower, type FollowOptions } from './follow.ts'
 import { mlflowNeeds, openMlflow } from './mlflow.ts'
 import { openTensorboard } from './tensorboard.ts'
 import { openTrackio } from './trackio.ts'
-import type { OpenSink, SinkName, SinkRun } from './types.ts'
+import type { OpenSink, RunEnd, SinkName, SinkRun } from './types.ts'
 import { openWandb, wandbNeeds } from './wandb.ts'
 
 const openers: Record<SinkName, { open: OpenSink; needs?: () => string | undefined }> = {
@@ -24,8 +24,8 @@ export function checkSinks(names: readonly (SinkName | 'none')[]): void {
 
 /** The active sinks of a run. */
 interface RunSinks {
-  /** Sends the rest, for a few seconds, and whether the run failed. Never throws; returns the names of sinks that did not get everything. */
-  close(failed?: boolean): Promise<SinkName[]>
+  /** Sends the rest, for a few seconds, and how the run ended. Never throws; returns the names of sinks that did not get everything. */
+  close(end?: RunEnd): Promise<SinkName[]>
 }
 
 /** Starts sending rows of metrics.jsonl to each sink: those it lacks, and new ones. This never stops or slows the run. */
@@ -34,8 +34,8 @@ export function followRun(reportTo: readonly (SinkName | 'none')[], run: SinkRun
   const followers = names.map((name) => ({ name, follower: new Follower(name, run, openers[name].open, options) }))
   for (const { follower } of followers) follower.start()
   return {
-    close: async (failed) => {
-      const done = await Promise.all(followers.map(({ follower }) => follower.close(failed)))
+    close: async (end) => {
+      const done = await Promise.all(followers.map(({ follower }) => follower.close(end)))
       return names.filter((_, i) => !done[i])
     },
   }

@@ -70,9 +70,10 @@ class MlflowSink implements Sink {
     return { id: this.#id! }
   }
 
-  async finish(signal: AbortSignal, failed: boolean): Promise<void> {
+  async finish(signal: AbortSignal, { failed, time }: { failed: boolean; time: number }): Promise<void> {
     const status = failed ? 'FAILED' : 'FINISHED'
-    if (this.#ready) await this.#call('runs/update', { run_id: this.#id, status, end_time: Date.now() }, signal)
+    // The run's own end: it may be long ago, and MLflow shows how long a run took.
+    await this.#call('runs/update', { run_id: this.#id, status, end_time: Math.round(time * 1000) }, signal)
   }
 
   /**

@@ -24,9 +24,15 @@ export interface Sink {
    * @throws anything; the same rows are then sent again later
    */
   send(rows: readonly MetricsRow[], signal: AbortSignal): Promise<SinkState>
-  /** Called after the last row; `failed`: the run ended with an error. */
-  finish(signal: AbortSignal, failed: boolean): Promise<void>
+  /**
+   * Called after the last row, which may have been sent by an earlier process.
+   * @param end whether the run failed: it ended with an error, or was killed; and the time of its last row, in seconds since 1970
+   */
+  finish(signal: AbortSignal, end: { failed: boolean; time: number }): Promise<void>
 }
+
+/** How a run ended; 'goes on': it is not over, only this sending of its rows. */
+export type RunEnd = 'finished' | 'failed' | 'goes on'
 
 /** `rewound`: the run was rewound to an earlier step; the next row follows it. `warn` tells the user what a sink can't do. */
 export type OpenSink = (run: SinkRun, state: SinkState, rewound: boolean, warn: (message: string) => void) => Sink

@@ -74,8 +74,9 @@ class WandbSink implements Sink {
     return { id: this.#id, lines: this.#lines, started: this.#started }
   }
 
-  async finish(signal: AbortSignal, failed: boolean): Promise<void> {
-    if (this.#place !== undefined) await this.#stream({ complete: true, exitcode: failed ? 1 : 0 }, signal)
+  async finish(signal: AbortSignal, { failed }: { failed: boolean }): Promise<void> {
+    this.#place ??= await this.#upsert(signal)
+    await this.#stream({ complete: true, exitcode: failed ? 1 : 0 }, signal)
   }
 
   #summarise(row: MetricsRow): void {

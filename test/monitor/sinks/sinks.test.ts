@@ -12,7 +12,7 @@ import { Follower } from '../../../src/monitor/sinks/follow.ts'
 import { checkSinks, followRun } from '../../../src/monitor/sinks/index.ts'
 import { openMlflow } from '../../../src/monitor/sinks/mlflow.ts'
 import { crc32c } from '../../../src/monitor/sinks/tensorboard.ts'
-import { flatConfig, type OpenSink, type Sink } from '../../../src/monitor/sinks/types.ts'
+import { flatConfig, type OpenSink, type RunEnd, type Sink } from '../../../src/monitor/sinks/types.ts'
 import type { MetricsRow } from '../../../src/monitor/metrics-writer.ts'
 import { openRunFolder } from '../../../src/monitor/run-folder.ts'
 
@@ -217,7 +217,7 @@ test('a sink that fails once more at the end of the run, as while it restarts, i
       sent.push(...some.map(({ step }) => step))
       return Promise.resolve({})
     },
-    finish: (_, failed) => {
+    finish: (_, { failed }) => {
       if (failures.finish-- > 0) return Promise.reject(new Error('503'))
       ended.push(failed)
       return Promise.resolve()
@@ -522,23 +522,45 @@ test('MLflow: a metric that it refuses holds nothing back; a run that takes none
   expect(said.at(-2)).toContain('To send all of it as a new run, delete sinks/mlflow.json in the run folder')
 })
 
-test('a run that failed is a failed one, and one that goes on afterwards is not', async () => {
+test('a run that failed is a failed one, when it ended, also where that is sent later; one that goes on afterwards is not', async () => {
   const bucket = { name: 'r', project: { name: 'p', entity: { name: 'e' } } }
   const { url, got } = await listen(({ path: asked }) => {
+    if (away) return 503
     if (asked === '/graphql') return { data: { upsertBucket: { bucket } } }
     if (asked.includes('get-by-name')) return { experiment: { experiment_id: '1' } }
     return asked.endsWith('runs/create') ? { run: { info: { run_id: 'r1', status: 'RUNNING' } } } : {}
   })
   Object.assign(process.env, { WANDB_BASE_URL: url, WANDB_API_KEY: 'k', MLFLOW_TRACKING_URI: url, MLFLOW_TRACKING_TOKEN: 's' })
-  const ends = async (failed: boolean) => {
-    await followRun(['wandb', 'mlflow'], run(), { warn: () => {} }).close(failed)
-    const bodies = got.splice(0).map(({ body }) => body as { exitcode?: number; status?: string })
-    return bodies.flatMap(({ exitcode, status }) => (exitcode === undefined ? (status ?? []) : `code ${exitcode}`)).toSorted()
+  let away = false
+  const ends = async (end?: RunEnd) => {
+    await followRun(['wandb', 'mlflow'], run(), { warn: () => {}, everyMs: 1 }).close(end)
+    const bodies = got.splice(0).map(({ body }) => body as { exitcode?: number; status?: string; end_time?: number })
+    const said = bodies.flatMap(({ exitcode, status, end_time: time }) =>
+      exitcode === undefined ? (status === undefined ? [] : `${status}${time ? ` at ${time / 1000}` : ''}`) : `code ${exitcode}`,
+    )
+    return away ? 'away' : said.toSorted()
   }
   append(rows([1]))
-  expect(await ends(true)).toEqual(['FAILED', 'code 1'])
+  expect(await ends('failed')).toEqual(['FAILED at 1001', 'code 1'])
   append(rows([2]))
-  expect(await ends(false)).toEqual(['FINISHED', 'RUNNING', 'code 0'])
+  expect(await ends('finished')).toEqual(['FINISHED at 1002', 'RUNNING', 'code 0'])
+  expect(await ends()).toEqual([])
+  // Sent while the run goes on, and once more after it was killed without another row.
+  append(rows([3]))
+  expect(await ends('goes on')).toEqual(['RUNNING'])
+  expect(await ends('failed')).toEqual(['FAILED at 1003', 'code 1'])
+  // It failed while the sinks were away, before and after its first row.
+  for (const all of [[4], [1, 2]]) {
+    if (all[0] === 1) {
+      rmSync(path, { recursive: true })
+      mkdirSync(path)
+    }
+    append(rows(all))
+    away = true
+    await ends('failed')
+    away = false
+    expect((await ends()).slice(0, 1)).toEqual([`FAILED at ${1000 + all.at(-1)!}`])
+  }
 })
 
 test('what a sink lacks is said before anything begins', () => {
