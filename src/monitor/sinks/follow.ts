@@ -20,6 +20,8 @@ export interface FollowOptions {
   everyMs?: number
   /** Milliseconds that a sink gets to finish when the run has ended. Default 15,000. */
   closeMs?: number
+  /** Milliseconds without a row after which a sink is told that the run goes on, and then again. Default 30,000. */
+  beatMs?: number
 }
 
 /** The most rows of one send. Halved after a failure, which may be due to size or speed, and doubled after a success. */
@@ -50,6 +52,8 @@ export class Follower {
   #away = false
   #closed = false
   #failed = false
+  /** When the sink was last told something. */
+  #heard = 0
 
   constructor(name: string, run: SinkRun, open: OpenSink, options: FollowOptions) {
     this.name = name
@@ -153,6 +157,14 @@ export class Follower {
     }
   }
 
+  async #beat(): Promise<void> {
+    const { beatMs = 30_000 } = this.#options
+    if (!this.#reached || this.#closed || performance.now() - this.#heard < beatMs) return
+    this.#heard = performance.now()
+    // If it cannot be reached, the next row says so.
+    await this.#sink?.beat?.(AbortSignal.timeout(SEND_MS)).catch(() => {})
+  }
+
   #later(ms: number): void {
     this.#timer = setTimeout(() => {
       this.#working = this.#sendSome()
@@ -171,11 +183,15 @@ export class Follower {
     try {
       const { rows, offset, last } = rowsFrom(this.#file, this.#cursor.offset, this.#rows)
       count = rows.length
-      if (count === 0) return false
+      if (count === 0) {
+        await this.#beat()
+        return false
+      }
       const limit = AbortSignal.timeout(SEND_MS)
       const state = await this.#opened().send(rows, end ? AbortSignal.any([limit, end]) : limit)
       this.#rewound = false
       this.#reached = true
+      this.#heard = performance.now()
       this.#save({ offset, line: last, time: rows.at(-1)!.time, state })
       const more = count === this.#rows
       this.#failures = 0

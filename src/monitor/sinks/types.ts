@@ -24,6 +24,8 @@ export interface Sink {
    * @throws anything; the same rows are then sent again later
    */
   send(rows: readonly MetricsRow[], signal: AbortSignal): Promise<SinkState>
+  /** Tells a server that the run goes on, where no row was sent for a while and it would take the run for dead. A failure does no harm. */
+  beat?(signal: AbortSignal): Promise<void>
   /**
    * Called after the last row, which may have been sent by an earlier process.
    * @param end whether the run failed: it ended with an error, or was killed; and the time of its last row, in seconds since 1970

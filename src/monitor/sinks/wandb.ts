@@ -1,7 +1,7 @@
 /**
  * Weights & Biases over the three calls that its own client makes for metrics (recorded from wandb 0.31.0: test/monitor/sinks/wandb.json):
  * `UpsertBucket` makes the run and its config, `file_stream` appends lines of the history by their number and replaces the summary, and
- * the last call marks the run as complete. We number the lines, so a line that is sent twice replaces itself.
+ * the last call marks the run as complete. Between rows, an empty call says that the run goes on. We number the lines, so a line that is sent twice replaces itself.
  * WANDB_API_KEY, WANDB_BASE_URL, WANDB_ENTITY and WANDB_PROJECT mean the same as for wandb.
  */
 import { createHash } from 'node:crypto'
@@ -72,6 +72,11 @@ class WandbSink implements Sink {
     )
     this.#lines += rows.length
     return { id: this.#id, lines: this.#lines, started: this.#started }
+  }
+
+  /** What wandb sends every 30 s without rows; a run that is not heard of for five minutes is shown as crashed. */
+  async beat(signal: AbortSignal): Promise<void> {
+    await this.#stream({}, signal)
   }
 
   async finish(signal: AbortSignal, { failed }: { failed: boolean }): Promise<void> {

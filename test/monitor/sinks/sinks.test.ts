@@ -122,6 +122,21 @@ test('wandb: the requests of its own client, but for its own telemetry', async (
   expect(lines(got.at(-2)!.body.files!, 'wandb-summary.json')[0]).toMatchObject({ step: 4, reward: 1, 'eval/a/avg@1': 0.25 })
 })
 
+test('wandb: a run whose steps are long is heard of in between, as its own client does, and is not taken for a crashed one', async () => {
+  const bucket = { name: 'r', project: { name: 'p', entity: { name: 'e' } } }
+  const { url, got } = await listen(() => ({ data: { upsertBucket: { bucket } } }))
+  Object.assign(process.env, { WANDB_BASE_URL: url, WANDB_API_KEY: 'k' })
+  const said: string[] = []
+  const options = { warn: (line: string) => said.push(line), everyMs: 5, beatMs: 50 }
+  const sinks = followRun(['wandb'], run(), options)
+  append(rows([1]))
+  const beats = () => got.filter(({ path: asked, body }) => asked.endsWith('/file_stream') && Object.keys(body).length === 0)
+  await expect.poll(() => beats().length).toBeGreaterThan(1)
+  await sinks.close()
+  expect(got.at(-1)!.body).toEqual({ complete: true, exitcode: 0 })
+  expect(said).toEqual([])
+})
+
 test('a sink that is away is said once, stops nothing, and has every row in the end', async () => {
   let away = true
   const bucket = { name: 'r', project: { name: 'p', entity: { name: 'e' } } }
