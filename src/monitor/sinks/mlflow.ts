@@ -172,11 +172,11 @@ const isRefusal = (error: unknown): error is HttpError => error instanceof HttpE
 /** A server that stores runs as files cannot have `reward` beside `reward/<func>`: one would be a file, the other a folder of the same name. */
 const metricOf = (name: string): string => keyOf(name === 'reward' ? 'reward/all/mean' : name)
 
-/** A name that MLflow accepts: without @, and a clean path, unlike "eval/./my_env.ts/avg". */
+/** A name that MLflow accepts: letters and digits of any language, without @, and a clean path, unlike "eval/./my_env.ts/avg". */
 function keyOf(name: string): string {
   const taken = name
     .replaceAll('@', '_at_')
-    .replace(/[^\w.\-/: ]/g, '_')
+    .replace(/[^\p{L}\p{N}_.\-/: ]/gu, '_')
     .slice(0, 250)
   const parts = taken.split('/').filter((part) => part !== '' && part !== '.')
   return parts.map((part) => (part === '..' ? '__' : part)).join('/')

@@ -496,12 +496,21 @@ test('MLflow: names are such as it takes, those of environments that are files t
     return asked.endsWith('runs/create') ? { run: { info: { run_id: 'r1', status: 'RUNNING' } } } : {}
   })
   Object.assign(process.env, { MLFLOW_TRACKING_URI: url, MLFLOW_TRACKING_TOKEN: 'secret' })
-  const names = ['reward', 'eval/./my_env.ts/avg@1', 'eval/../up/my env.ts/avg@1', 'reward//srv/env.ts/mean', 'reward/ü,/']
+  const names = [
+    'reward',
+    'eval/./my_env.ts/avg@1',
+    'eval/../up/my env.ts/avg@1',
+    'reward//srv/env.ts/mean',
+    'reward/ü,/',
+    'reward/准确',
+    'reward/格式',
+  ]
   append([{ step: 1, time: 1, ...Object.fromEntries(names.map((name) => [name, 1])) }])
   await followRun(['mlflow'], run(), { warn: () => {} }).close()
   const sent = got.flatMap(({ body }) => (body as { metrics?: { key: string }[] }).metrics ?? [])
   expect(sent.map(({ key }) => key)).toEqual([
-    'reward/all/mean', 'eval/my_env.ts/avg_at_1', 'eval/__/up/my env.ts/avg_at_1', 'reward/srv/env.ts/mean', 'reward/__',
+    'reward/all/mean', 'eval/my_env.ts/avg_at_1', 'eval/__/up/my env.ts/avg_at_1', 'reward/srv/env.ts/mean', 'reward/ü_',
+    'reward/准确', 'reward/格式',
   ]) // prettier-ignore
 })
 
