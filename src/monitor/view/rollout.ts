@@ -34,12 +34,23 @@ export async function rolloutDetails(
   return {
     step,
     row,
-    rollout: { ...rollout, prompt: messagesOf(rollout.prompt), completion: messagesOf(rollout.completion, 'assistant') },
+    rollout: {
+      ...rollout,
+      env: summary.env,
+      index: summary.index,
+      error: errorIn(rollout.error),
+      prompt: messagesOf(rollout.prompt),
+      completion: messagesOf(rollout.completion, 'assistant'),
+    },
     ...(tokens ? viewTokens(tokens, rollout, texts) : { tokens: [], turns: [] }),
     siblings: siblings.map((other) => siblingOf(other!)).toSorted((a, b) => a.index - b.index),
     tokenizer: typeof tokenizer === 'string' ? { ok: false, about: tokenizer } : { ok: true, about: tokenizer.about },
   }
 }
+
+/** An error as the page shows it; other programs write text. */
+const errorIn = (error: unknown): RolloutRow['error'] =>
+  typeof error === 'string' ? { error, message: '', error_chain_repr: '', error_chain_str: '' } : (error as RolloutRow['error'])
 
 const siblingOf = ({ step, row, index, reward, advantage, tokens, turns, truncated, error }: ViewSibling): ViewSibling => ({
   step, row, index, reward, advantage, tokens, turns, truncated, error,

@@ -277,6 +277,19 @@ describe('rollouts', () => {
     expect((await server.json<RolloutsAnswer>('/api/runs/a/rollouts?step=2')).rows).toMatchObject([
       { preview: { answer: 'answered' }, turns: 1 },
     ])
+    // Calls as verifiers writes them, and as nobody should: the page, which expects the shape of ours, went on showing the rollout before.
+    const call = { id: 'c', type: 'function', function: { name: 'f', arguments: '{"x":1}' } }
+    const { id, function: flat } = call
+    for (const calls of [[call, null], [JSON.stringify(call), 'no JSON'], [{ id, ...flat }], 'none', null]) {
+      const message = { role: 'assistant', content: '', tool_calls: calls }
+      outputs.append('a/rollouts/step_2.jsonl', `${JSON.stringify({ completion: [message], error: 'away' })}\n`)
+    }
+    for (const [row, tool_calls] of [[call], [call], [call], undefined, undefined].entries()) {
+      const { rollout: shown } = await server.json<RolloutDetails>(`/api/runs/a/rollouts/2/${row + 1}`)
+      const completion = [{ role: 'assistant', content: '', ...(tool_calls && { tool_calls }) }]
+      expect(shown).toMatchObject({ index: 0, env: '', error: { error: 'away' } })
+      expect(shown.completion).toEqual(completion)
+    }
     for (const row of [0, 1, 6, 99]) expect((await server.error(`/api/runs/a/rollouts/1/${row}`)).status).toBe(404)
     expect((await server.error('/api/runs/a/rollouts/3/0')).status).toBe(404)
   })
