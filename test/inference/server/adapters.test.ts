@@ -57,6 +57,13 @@ test('an adapter is loaded, used by its name and unloaded', async () => {
   const { data } = await client.models.list()
   expect(data.map(({ id }) => id)).toEqual(['tiny', 'style'])
   expect(data[1]).toMatchObject({ parent: 'tiny' })
+  expect(await client.models.retrieve('style')).toEqual(data[1])
+  expectError(
+    await ask(`${url}/v1/models/owner/none`),
+    404,
+    /no model "owner\/none" on this server; available: tiny, style/,
+    'model',
+  )
   const styled = await complete('style')
   expect(styled.logprobs).not.toEqual(base.logprobs)
   const promptIds = tiny.tokenizer.encode('hello there')

@@ -348,6 +348,8 @@ describe('formats', () => {
     for (const { message } of (await client.chat.completions.create(asked)).choices) {
       expect(JSON.parse(message.content!)).toEqual({ n: expect.any(Number), ok: expect.any(Boolean) })
     }
+    const free = { ...base, max_tokens: 8, response_format: { type: 'json_schema' as const, json_schema: { name: 'x' } } }
+    expect((await client.chat.completions.create(free)).choices[0].message.content).toMatch(/^\s*\{/)
     const { choices } = await client.completions.create({
       model: 'tiny',
       prompt: 'a',

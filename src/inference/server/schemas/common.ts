@@ -132,7 +132,8 @@ const responseFormat = z
         name: z.string().nullish(),
         description: z.string().nullish(),
         strict: z.boolean().nullish(),
-        schema: z.record(z.string(), z.unknown()),
+        // OpenAI's specification does not require it: without one, any object is an answer.
+        schema: z.record(z.string(), z.unknown()).default({ type: 'object' }),
       }),
     }),
   ])
