@@ -142,8 +142,8 @@ describe(`matrix units${none}`, () => {
           const sum = product(rows, slice.rows, k, at(operand, k), of_w(values, k))
           const low = product(rows, slice.rows, rank, at(xa, rank), of_w(b, rank))
           return sum.map((v, e) => {
-            const extra = (c.bias ? bias[slice.row + (e % slice.rows)] : 0) + (c.residual ? residual[e] : 0)
-            return (v + low[e]) * alpha + extra
+            const biased = v + low[e] + (c.bias ? bias[slice.row + (e % slice.rows)] : 0)
+            return biased * alpha + (c.residual ? residual[e] : 0)
           })
         }
         compare('rounded', got, want(half(x)), bounds.sum)
