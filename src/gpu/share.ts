@@ -61,7 +61,7 @@ export class DeviceShare {
   /** Called when a section of training has ended. Its time before an engine got requests is not counted. */
   trained(begin: number, end: number): void {
     if (this.#busy === 0) this.#owed = 0
-    else this.#owed -= Math.max(0, end - Math.max(begin, this.#since))
+    else this.#owed -= end - Math.max(begin, this.#since)
   }
 }
 

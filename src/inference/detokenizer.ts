@@ -52,7 +52,6 @@ export class Detokenizer {
     const found = earliest(text, this.#stop, 0)
     if (found) {
       this.#stopped = found.stop
-      this.#held = ''
       return text.slice(0, found.at + (this.#includeStop ? found.stop.length : 0))
     }
     const certain = last ? text.length : text.length - mayBegin(text, this.#stop)
