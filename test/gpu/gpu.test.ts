@@ -65,6 +65,7 @@ describe('buffers', () => {
         first.release()
         pool.acquire(1000, 'first, again')
         exact = pool.acquire(16, 'exact', { exact: true })
+        pool.acquire(5000, 'not needed any more').release()
         if (error) throw error
         second.release()
       })
@@ -75,6 +76,20 @@ describe('buffers', () => {
     work()
     expect(pool.bytesInUse).toBe(bytesInUse + 1024 + 16)
     exact.release()
+  })
+  test('that are free make room within the limit once the commands that use them are submitted', async () => {
+    const { pool } = gpu
+    const [x, y] = [gpu.upload(floats(3), 'x'), pool.acquire(4, 'y')]
+    pool.trim()
+    const between = pool.acquire(4096, 'between')
+    double(gpu, x, between, 1)
+    double(gpu, between, y, 1)
+    between.release()
+    pool.limitBytes = pool.bytesReserved
+    const exact = pool.acquire(4096, 'in its room', { exact: true })
+    pool.limitBytes = Infinity
+    expect(await gpu.readF32(y, 1)).toEqual(floats(12))
+    for (const buffer of [x, y, exact]) buffer.release()
   })
   test('used after release are caught', () => {
     const [x, y] = [gpu.upload(floats(1), 'x'), gpu.pool.acquire(4, 'gone')]

@@ -70,6 +70,25 @@ test('a plan that takes less goes out whole, also after one that takes long; and
   expect(slow.replay(long, commandsOf(20, 200))).toEqual(Array.from({ length: 20 }, () => 1000))
   slow.each = 0.001
   expect(slow.replay(short, commandsOf(1000, 100))).toHaveLength(1)
+  // The second wait after the driver has compiled its kernels is the last that counts them.
+  for (const submits of [20, 20, 1]) expect(slow.replay(long, commandsOf(20, 200))).toHaveLength(submits)
+})
+
+test('a wait counts from the first of several submits, and one with nothing sent says nothing about the plan', () => {
+  const [slow, plan] = [new Slow(0.1), emptyPlan()]
+  const { pace } = slow
+  pace.begin(plan)
+  pace.sent(commandsOf(50, 100))
+  slow.now = 500
+  pace.sent(commandsOf(50, 100))
+  const over = pace.wait()
+  slow.now = 1000
+  over()
+  for (let i = 0; i < 2; i++) {
+    pace.begin(plan)
+    pace.wait()()
+  }
+  expect(slow.replay(plan, commandsOf(100, 100))).toEqual([500, 500])
 })
 
 test('waits that overlap have a time of their own each', () => {

@@ -4,7 +4,7 @@ import { afterAll, expect, test } from 'vitest'
 import { Random } from '../../src/common/random.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import type { GpuBuffer } from '../../src/gpu/pool.ts'
-import { placePieces, type Piece } from '../../src/gpu/scratch.ts'
+import { placePieces, ScratchTrace, type Piece } from '../../src/gpu/scratch.ts'
 import { seed, seedWords } from '../seed.ts'
 
 const path = fileURLToPath(new URL('fixtures/double.wgsl', import.meta.url))
@@ -52,6 +52,15 @@ test('pieces that are in use at the same time never overlap, nor share a buffer 
     if (known.length === 0) expect(total(sizes)).toBeGreaterThanOrEqual(most)
     expect(total(sizes)).toBeLessThanOrEqual(total(known) + total(pieces.map(({ bytes }) => bytes)))
   }
+})
+
+test('what a command writes is kept apart from all that it uses, whichever of them gets its place first', () => {
+  const trace = new ScratchTrace({} as GPUBuffer)
+  const [read, written] = ['read', 'written'].map((label) => trace.take(256, label))
+  trace.together([read, written], (index) => index === 1)
+  for (const buffer of [read, written]) buffer.release()
+  const [one, other] = trace.end()
+  expect([one.apart.has(other), other.apart.has(one)]).toEqual([true, true])
 })
 
 test('what comes later lies where something larger was, several beside each other', () => {

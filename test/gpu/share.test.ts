@@ -1,6 +1,8 @@
 /** Who runs when, without a device: an engine of steps and a trainer of sections take turns on a clock of their own. */
 import { expect, test } from 'vitest'
-import { DeviceShare } from '../../src/gpu/share.ts'
+import type { Gpu } from '../../src/gpu/gpu.ts'
+import { emptyPlan } from '../../src/gpu/plan.ts'
+import { DeviceShare, sendInSections } from '../../src/gpu/share.ts'
 
 const turn = () => new Promise<void>((resolve) => setImmediate(resolve))
 
@@ -103,4 +105,75 @@ test('what training got while no engine had anything to run is not held against 
   expect(await may(share)).toBe(true)
   share.trained(100_000, 100_017)
   expect(await may(share)).toBe(false)
+})
+
+test('of two engines, the time since the first got requests counts', async () => {
+  const share = new DeviceShare()
+  share.work(0)
+  share.work(100)
+  share.trained(0, 100)
+  let given = false
+  void share.turn().then(() => (given = true))
+  share.stepped(1599)
+  await turn()
+  expect(given).toBe(false)
+  share.stepped(2)
+  await turn()
+  expect(given).toBe(true)
+})
+
+/** A device whose work ends when `ends` is called, oldest first, and which counts the sections that it got. */
+function deviceOf(software: boolean) {
+  const waits: PromiseWithResolvers<void>[] = []
+  const device = {
+    share: new DeviceShare(),
+    facts: { software },
+    sent: 0,
+    replay: () => device.sent++,
+    sync: () => {
+      waits.push(Promise.withResolvers())
+      return waits.at(-1)!.promise
+    },
+    ends: async (error?: Error) => {
+      const wait = waits.shift()!
+      if (error) wait.reject(error)
+      else wait.resolve()
+      await turn()
+    },
+  }
+  return device
+}
+
+test.each([
+  { software: false, busy: false, inFlight: 2 },
+  { software: false, busy: true, inFlight: 2 },
+  { software: true, busy: false, inFlight: 2 },
+  { software: true, busy: true, inFlight: 1 },
+])(
+  '$inFlight sections are in flight, on software: $software, with an engine at work: $busy',
+  async ({ software, busy, inFlight }) => {
+    const device = deviceOf(software)
+    const sent = sendInSections(device as unknown as Gpu, { ...emptyPlan(), cuts: [1, 2, 3] }, {}, 1)
+    if (busy) {
+      // Training is owed more than it takes.
+      device.share.work()
+      void device.share.turn()
+      device.share.stepped(1e9)
+    }
+    for (const ended of [0, 1, 2]) {
+      await turn()
+      expect(device.sent).toBe(Math.min(ended + inFlight, 4))
+      await device.ends()
+    }
+    await device.ends()
+    await sent
+  },
+)
+
+test('an error of the last section is not an unhandled one', async () => {
+  const device = deviceOf(false)
+  const sent = sendInSections(device as unknown as Gpu, emptyPlan(), {}, 1)
+  await turn()
+  await device.ends(new Error('the device is lost'))
+  await sent
 })

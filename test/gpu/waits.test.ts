@@ -48,6 +48,15 @@ test('what a unit of work takes is learned, and most of such a wait is slept thr
   expect(asked).toBeLessThan(learned)
 })
 
+test('a wait for what fails ends with its error', async () => {
+  const fails = async () => {
+    await after(5)
+    throw new Error('the device is lost')
+  }
+  const clock = new WaitClock()
+  await expect(clock.through({ name: 'a step', work: 1 }, fails, 1)).rejects.toThrow('the device is lost')
+})
+
 test('naps grow with a wait, up to 2 ms, and the newest of several waits naps for all', async () => {
   const nap = vi.spyOn(Atomics, 'wait')
   try {

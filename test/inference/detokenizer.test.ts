@@ -159,4 +159,7 @@ test('the engine and the server cut at the same stop string after min_tokens, wh
     expect(whole.startsWith(found === undefined ? shown : text + found)).toBe(true)
   })
   fc.assert(of, { numRuns: 3000 })
+  // Behind a stop string nothing is left, even where bytes that are no character yet follow it.
+  const late = ['aÃ', 'â', 'ÿ', 'ÿ'].map((piece) => pieces.indexOf(piece))
+  expect(streamed(tokenizer, late, { stop: ['a'] })).toMatchObject({ text: '', stopped: 'a' })
 })

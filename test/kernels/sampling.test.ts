@@ -223,7 +223,8 @@ test('a large vocabulary: one token as likely as fifty thousand others', async (
 })
 
 test('a workgroup a slice draws the tokens that a workgroup a row draws', async () => {
-  // More slices than lanes that put them together; with 3 of the largest value and 3 of one that is nearly as large, in different slices.
+  // More slices than lanes that put them together; with 4 of the largest value and 3 of one that is nearly as large, in several slices; the first two
+  // are the same lane's.
   const [rows, vocabulary] = [8, 33 * sliceRows + 5]
   const settings = [{ temperature: 0 }, {}, { temperature: 0.7 }, { top_k: 4 }, { min_p: 0.2 }, { top_k: 50, min_p: 1e-4 }, {}]
   const tokens: number[][] = []
@@ -232,7 +233,7 @@ test('a workgroup a slice draws the tokens that a workgroup a row draws', async 
     await bench.run('slices', {}, async () => {
       const logits = bench.normals(rows * vocabulary, 0.5)
       for (let r = 0; r < rows; r++) {
-        for (const v of [12 * sliceRows, 32 * sliceRows + 1, vocabulary - 1]) logits[r * vocabulary + v] = 10
+        for (const v of [12 * sliceRows, 32 * sliceRows, 32 * sliceRows + 1, vocabulary - 1]) logits[r * vocabulary + v] = 10
         for (const v of [5, 7 * sliceRows - 1, 7 * sliceRows]) logits[r * vocabulary + v] = 9.5
       }
       const packed = packSettings(

@@ -95,6 +95,7 @@ test.each([
   ['none for a rollout', () => Object.assign([], { 1: 1 }), /gave rollout 0 undefined/],
   ['too few', () => [1], /returned 1 value for 2 rollouts/],
   ['an array of another length', () => [1, [1]], /gave rollout 1, which has 3 tokens, 1 value\./],
+  ['a longer array', () => [1, [1, 2, 3, 4]], /gave rollout 1, which has 3 tokens, 4 values\./],
   ['nothing', () => undefined, /returned undefined/],
   ['a promise', async () => [1, 2], /returned a promise \(the function must not be async\)/],
   ['text', () => ['a', 'b'], /gave rollout 0 the string a/],

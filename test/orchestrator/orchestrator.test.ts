@@ -1,3 +1,4 @@
+import { getEventListeners } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, expect, test, vi } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
@@ -40,6 +41,13 @@ test("a step's tasks and seeds follow from the seed and the step alone", async (
   expect(await asked([1, 2, 3])).toEqual(await asked([3]))
   expect(await asked([2])).not.toEqual(await asked([3]))
   expect(await asked([3], 2)).not.toEqual(await asked([3]))
+})
+
+test('a run that was resumed goes on behind the tasks of the steps that are done', async () => {
+  const from = async (done?: { step: number; tasks: number }) => (await makeOrchestrator(counting, { done })).orchestrator
+  const [fresh, resumed] = [await from(), await from({ step: 3, tasks: 10 })]
+  expect([1, 2, 4].map((step) => fresh.tasksBefore(step))).toEqual([0, 2, 6])
+  expect([4, 5].map((step) => resumed.tasksBefore(step))).toEqual([10, 12])
 })
 
 test('fewer rows than a step needs: a row that comes twice is sampled with other seeds', async () => {
@@ -300,6 +308,18 @@ test('groups that replace others are waited for too, and the limit has room for 
   await work
 })
 
+test('steps that are done are forgotten: the limit does not grow with their spares', async () => {
+  const { orchestrator, progress } = await makeOrchestrator(counting, { spareGroups: 2 })
+  const limits: number[] = []
+  const begin = progress.wait.bind(progress)
+  progress.wait = (name, options) => (limits.push(options.limitMs), begin(name, options))
+  for (const step of [1, 2, 3]) {
+    await orchestrator.batch(step, step - 1)
+    await sleep(0)
+  }
+  expect(new Set(limits).size).toBe(1)
+})
+
 test('an evaluation that nothing ends stops at its limit by name', async () => {
   const env = await numbersEnv()
   const signals: AbortSignal[] = []
@@ -510,6 +530,12 @@ test('an evaluation is ended by its signal', async () => {
   const stop = new AbortController()
   const work = orchestrator.evaluate(await numbersEnv(), { ...evaluation, signal: stop.signal })
   await sleep(5)
+  expect(getEventListeners(stop.signal, 'abort')).toHaveLength(1)
   stop.abort()
   for (const { error } of await work) expect(error).toBe('generation was aborted: the run ends')
+  // The signal lasts as long as the run, and would keep the rollouts of each evaluation.
+  const { orchestrator: quick } = await makeOrchestrator(counting)
+  const signal = new AbortController().signal
+  await quick.evaluate(await numbersEnv(), { ...evaluation, signal })
+  expect(getEventListeners(signal, 'abort')).toEqual([])
 })

@@ -237,6 +237,22 @@ describe('the shape check', () => {
   })
 })
 
+test('cispo_mask keeps a ratio that is exactly at a bound, in TypeScript and in WGSL', async () => {
+  const device = await gpu
+  const loss = await loadLoss('cispo_mask', { mask_ratio_low: 1, mask_ratio_high: 1 })
+  const logprobs = Float32Array.of(-1, -1, -1)
+  const inferenceLogprobs = Float32Array.of(-1, -0.5, -2)
+  const inputs = { ...randomInputs(new Random(seed), 3), logprobs, inferenceLogprobs, advantages: Float32Array.of(2, 2, 2) }
+  const out = runHostLoss(loss, { ...inputs, lossMask: Uint8Array.of(1, 1, 1), lossTokenCount: 4 })
+  expect([...out.gradient]).toEqual([-0.5, 0, 0])
+  const [up, none] = [(data: Float32Array) => device.upload(data, 'test'), () => new Float32Array(3).fill(NaN)]
+  const t = { logprobs: up(logprobs), inferenceLogprobs: up(inferenceLogprobs), advantages: up(inputs.advantages) }
+  const [gradient, value] = [up(none()), up(none())]
+  runLossKernel(device, loss.kernel!, { ...t, gradient, loss: value }, 3, { lossTokenCount: 4 })
+  expect([...(await device.readF32(gradient, 3))]).toEqual([-0.5, 0, 0])
+  for (const buffer of [...Object.values(t), gradient, value]) buffer.release()
+})
+
 test('a loss that writes into what it is given changes it for itself alone', () => {
   const inputs = { ...randomInputs(new Random(seed), 8), refLogprobs: new Float32Array(8).fill(-1) }
   const before = structuredClone(inputs)

@@ -54,6 +54,8 @@ describe('the term', () => {
     }
     const own = runHostLoss(loss, inputs)
     const onHost = withKl(own, inputs, beta)
+    // Not of the prompt, where both models' log-probabilities may be anything.
+    expect(withKl(own, { ...inputs, lossMask: new Uint8Array(length) }, beta)).toEqual(own)
     const up = (data: Float32Array) => device.upload(data, 'test')
     const t = {
       logprobs: up(logprobs),
