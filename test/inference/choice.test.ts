@@ -63,8 +63,10 @@ const kinds: Kind[] = [
   { sampling: { top_k: 5, temperature: 1.3 }, logprobs: { mode: 'processed', top: 20 } },
   { sampling: { top_p: 0.7, min_p: 0.02 }, logprobs: { mode: 'raw' } },
   { sampling: { top_p: 0.7, min_p: 0.02 }, logprobs: { mode: 'processed', top: 0 } },
+  { sampling: { min_p: 0.02 }, logprobs: { mode: 'processed' } },
   {
-    sampling: { repetition_penalty: 1.4, presence_penalty: 0.5, frequency_penalty: 0.3, top_k: 40 },
+    // There is no penalty for a token that has only a bias.
+    sampling: { repetition_penalty: 1.4, presence_penalty: 0.5, frequency_penalty: 0.3, logit_bias: { 201: 6 }, top_k: 40 },
     logprobs: { mode: 'processed', top: 2 },
   },
   { sampling: { repetition_penalty: 1.4, logit_bias: { 8: 3 } }, logprobs: { top: 5 } },

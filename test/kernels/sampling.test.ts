@@ -323,6 +323,21 @@ test('the same seed and position draw the same token in any batch, others differ
   })
 })
 
+test('top_p keeps the same tokens wherever the logits lie, also where their exponentials overflow or are 0', async () => {
+  await bench.run('far logits', {}, async () => {
+    const shifts = [0, 100, -200]
+    const t = {
+      logits: bench.up(Float32Array.from(shifts.flatMap((shift) => [0, 0, -1, -5].map((z) => z + shift)))),
+      settings: bench.up(packSettings(shifts.map(() => ({ ...NEUTRAL, top_p: 0.9 })))),
+      seeds: bench.up(new Uint32Array(2 * shifts.length)),
+      drawn: bench.out(shifts.length),
+    }
+    maskLogits(gpu, t, shifts.length, 4)
+    const z = await bench.down(t.logits, 4 * shifts.length)
+    expect([...z].map((v) => v > -1e38)).toEqual(shifts.flatMap(() => [true, true, true, false]))
+  })
+})
+
 test('filters at their ends: top_k 1, a tiny top_p and min_p 1 leave the largest; ties at the k-th stay', async () => {
   await bench.run('ends', {}, async () => {
     const logits = Float32Array.of(1, 4, 3, 3, -2, 0)

@@ -1,5 +1,5 @@
 /** Which checkpoints stay, and what is the best. */
-import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
@@ -53,6 +53,7 @@ test('the pointer follows the best, and goes where there is none; leftovers of a
     ])
       mkdirSync(join(root, name))
     writeFileSync(join(root, 'best.77.tmp'), '')
+    writeFileSync(join(root, 'step_4', 'state.json'), 'new')
     const best = () => pointed(join(root, 'best'))
     pointAtBest(root, { metric: key, value: 1, step: 2 })
     expect(best()).toBe('step_2')
@@ -61,6 +62,7 @@ test('the pointer follows the best, and goes where there is none; leftovers of a
     clearLeftovers(root)
     // The new step 5 had not taken the name yet.
     expect(readdirSync(root).toSorted()).toEqual(['best', 'step_1.superseded', 'step_2', 'step_4', 'step_5'])
+    expect(readFileSync(join(root, 'step_4', 'state.json'), 'utf8')).toBe('new')
     // Nor does it point at a folder that somebody took away.
     for (const best of [undefined, { metric: key, value: 3, step: 9 }]) {
       pointAtBest(root, { metric: key, value: 2, step: 4 })

@@ -122,6 +122,22 @@ test('what is read of a checkpoint waits on the device in bounds, not all of it 
   end()
 })
 
+test('the counts of a run go on: of steps, of updates, and of the last steps in a row that were not finite', async () => {
+  const root = join(folder, 'counts')
+  const { trainer, about, end } = await start('llama', freshLora())
+  const counts = () => [trainer.step, trainer.optimizer.steps, trainer.badSteps]
+  const set = (step: number, updates: number, bad: number) => {
+    Object.assign(trainer, { step, badSteps: bad })
+    trainer.optimizer.steps = updates
+  }
+  set(5, 7, 2)
+  const dir = await saveCheckpoint(root, trainer, about, { keep: { last: 1 } })
+  set(0, 0, 0)
+  await loadCheckpoint(dir, trainer, about)
+  expect(counts()).toEqual([5, 7, 2])
+  end()
+})
+
 test('8-bit moments in the file: codes and scales under clear names, a quarter of the bytes', async () => {
   const { batch } = await openCase('llama')
   const { trainer, about, end } = await start('llama', freshLora(), '8bit')

@@ -265,6 +265,7 @@ describe("a run's reference", () => {
     })
     const policy = words('small', ['a', 'b', null, 'c'], 6)
     checkSameTokens(policy, words('large', ['a', 'b', 'x', 'c', 'd'], 8))
+    checkSameTokens(policy, words('as large', ['a', 'b', null, 'c'], 6))
     expect(() => checkSameTokens(policy, words('large', ['a', 'c', null, 'b'], 8))).toThrow(
       'The reference model large has a different vocabulary from small: token 1 is "c" there and "b" here',
     )
