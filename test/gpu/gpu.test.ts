@@ -91,6 +91,19 @@ describe('buffers', () => {
     expect(await gpu.readF32(y, 1)).toEqual(floats(12))
     for (const buffer of [x, y, exact]) buffer.release()
   })
+  test('that their owner can make again make room too', () => {
+    const { pool } = gpu
+    pool.trim()
+    const held = pool.acquire(4096, 'can be made again')
+    const give = () => held.release()
+    pool.relief.add(give)
+    pool.limitBytes = pool.bytesReserved
+    const exact = pool.acquire(4096, 'in its room', { exact: true })
+    pool.limitBytes = Infinity
+    pool.relief.delete(give)
+    expect(held.released).toBe(true)
+    exact.release()
+  })
   test('used after release are caught', () => {
     const [x, y] = [gpu.upload(floats(1), 'x'), gpu.pool.acquire(4, 'gone')]
     double(gpu, x, y, 1) // its bind group is cached now, and must not hide the mistake

@@ -108,6 +108,15 @@ test('holds back what may become a stop string or a character, and no more', asy
   expect(streamed(tokenizer, [...Buffer.from('a.b.c')], { stop: ['.', ''] })).toMatchObject({ text: 'a', stopped: '.' })
 })
 
+test('after min_tokens too, no piece holds half of a character', async () => {
+  const rules = { skipSpecialTokens: true, stop: ['xy'], stopTokens: new Set<number>(), includeStop: false, minTokens: 1 }
+  const output = new OutputText(await openTiny(), rules)
+  const pieces = [...Buffer.from('😀😀ab')].map((id) => output.push(id))
+  pieces.push(output.flush(undefined))
+  expect(pieces.join('')).toBe('😀😀ab')
+  expect(pieces.filter((piece) => !piece.isWellFormed())).toEqual([])
+})
+
 test('the engine and the server cut at the same stop string after min_tokens, whatever part of a character a token ends with', async () => {
   // In the byte-level alphabet. Merged tokens begin or end within a character, as many do in real vocabularies.
   const pieces = ['a', 'b', 'ab', 'Ã', '©', 'ÿ', 'â', 'aÃ', '©b', 'aÿb', 'aâ']

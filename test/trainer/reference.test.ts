@@ -302,7 +302,7 @@ describe("a run's reference", () => {
     expect(tight.kl[5]).toBeLessThan(held.kl[5])
   })
 
-  test('without a term, a batch file may have log-probabilities of it for some sequences only', async () => {
+  test('a batch file may have its log-probabilities for some sequences only', async () => {
     const { files, batch, settings } = await openCase('llama')
     const decoder = await loadDecoder(await gpu, files, { adapter: await adapterOf('llama') })
     const work = {
@@ -319,6 +319,10 @@ describe("a run's reference", () => {
       await accumulateGradients(decoder, { ...batch, samples: some }, work),
     ]
     expect(partly.loss).toBe(plain.loss)
+    // With one, all of them are computed.
+    const kl = { ...work, beta: 0.25, reference: withoutAdapter(decoder) }
+    const withTerm = await accumulateGradients(decoder, { ...batch, samples: some.map((sample) => ({ ...sample })) }, kl)
+    expect(withTerm.loss).toBe((await accumulateGradients(decoder, batch, kl)).loss)
     decoder.release()
   })
 
