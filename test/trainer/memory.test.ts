@@ -1,5 +1,5 @@
 /** A GPU without enough memory: smaller micro-batches with the same gradient, and words where there are none. */
-import { expect, test } from 'vitest'
+import { expect, test, vi } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
 import { GpuMemoryError } from '../../src/gpu/errors.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
@@ -134,6 +134,20 @@ test('two sequences may be divided, but not one, nor those for which there is al
   await expect(fit(100)).rejects.toThrow('as small as they can be (99 tokens)')
   await expect(fit(33, 33)).rejects.toThrow('as small as they can be (64 tokens)')
   expect(await fit(33, 34)).toBe(32)
+  decoder.release()
+})
+
+test('an error that the device reported late is not tried again in smaller ones: it has damaged more than this step', async () => {
+  const gpu = await opened.gpu
+  const decoder = await loadCase(gpu, 'qwen3', 'adapter')
+  const { batch } = await openCase('qwen3')
+  const fitting = new Fitting(decoder, { microBatchTokens: 512 })
+  const late = new GpuMemoryError('the GPU is out of memory')
+  const failure = vi.spyOn(gpu, 'failure', 'get').mockReturnValue(late)
+  await expect(fitting.run(batch, () => Promise.reject(late))).rejects.toBe(late)
+  failure.mockRestore()
+  expect(fitting.size.microBatchTokens).toBe(512)
+  fitting.release()
   decoder.release()
 })
 

@@ -10,6 +10,7 @@ import { loadDecoder } from '../../src/model/decoder/load.ts'
 import { refreshWeights } from '../../src/model/decoder/trained.ts'
 import { scoreSamples } from '../../src/trainer/gradients.ts'
 import { loadLoss, negativeLogLikelihood } from '../../src/trainer/losses/index.ts'
+import type { LossFunction } from '../../src/trainer/losses/types.ts'
 import { AdamW } from '../../src/trainer/optimizer.ts'
 import { ofAllUpdates } from '../../src/trainer/metrics.ts'
 import { NotFiniteError } from '../../src/trainer/bad-step.ts'
@@ -392,6 +393,26 @@ describe('what is not finite', () => {
       expect.stringMatching(/At fault: sequence 0, where the KL term of token \d+ overflows float32/),
     ])
     expect(readFileSync(join(run, 'nan_step_1/note.txt'), 'utf8').match(/^At fault: .+/gm)).toHaveLength(1)
+    decoder.release()
+  })
+
+  test('a loss that is no number beside finite gradients makes no update, and counts none', async () => {
+    const { batch, files } = await openCase('llama')
+    const decoder = await loadDecoder(await gpu, files, freshLora())
+    let value = 1
+    const run: LossFunction = (x) => ({
+      loss: value,
+      gradient: Float32Array.from(x.lossMask, (counts, t) => counts * x.advantages[t]),
+    })
+    const loss = { name: 'mine.ts', run, args: {}, checked: false }
+    await withTrainer(decoder, await trainerOptions(join(folder, 'nan-loss'), { loss }), async (trainer) => {
+      value = NaN
+      const before = await readAll(decoder)
+      const { skipped, metrics } = await trainer.trainStep({ ...batch, step: 1 })
+      expect([skipped, metrics['optim/grad_norm']]).toEqual([true, expect.any(Number)])
+      expect([trainer.optimizer.steps, trainer.badSteps]).toEqual([0, 1])
+      expect(await readAll(decoder)).toEqual(before)
+    })
     decoder.release()
   })
 
