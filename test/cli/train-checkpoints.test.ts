@@ -116,6 +116,47 @@ test('the best step is known although the run was killed between the row of its 
   expect([...best(), statSync(folder.checkpointPath(2)).ino]).toEqual(['step_2', 2, ino])
 })
 
+test('micro-batches that had to become smaller stay so until the config asks for another size, and only that is said', async () => {
+  const base = mkdtempSync(join(tmpdir(), 'dawn-rl-micro-'))
+  const gpu = await Gpu.open({ checks: true })
+  const folder = openRunFolder({ outputDir: base, runName: 'run', configText: '' })
+  onTestFinished(() => {
+    gpu.close()
+    folder.close()
+    rmSync(base, { recursive: true })
+  })
+  const decoder = await loadDecoder(gpu, await openModel(goldenPath('llama', 'model')), freshLora())
+  const printed: string[] = []
+  const open = async (microBatchTokens: number) => {
+    const trainer = new Trainer(decoder, { ...(await trainerOptions(folder.path)), microBatchTokens })
+    const checkpoints = new RunCheckpoints({
+      folder,
+      trainer,
+      weights: { lora: loraConfig, rawConfig: {} },
+      ckpt: { interval: 1, keep_last: 1 },
+      rewind: (step) => folder.rewind(step),
+      settle: () => folder.settle(),
+      print: (line) => printed.push(line),
+      warn: () => {},
+    })
+    return { trainer, checkpoints }
+  }
+  const resumed = async (asked: number): Promise<[number, string[]]> => {
+    const { trainer, checkpoints } = await open(asked)
+    printed.length = 0
+    await checkpoints.begin({ resume: { kind: 'latest' } })
+    return [trainer.fitting.size.microBatchTokens, printed.filter((line) => line.startsWith('micro'))]
+  }
+  const { trainer, checkpoints } = await open(128)
+  trainer.step = 1
+  await checkpoints.save(1, undefined, {})
+  expect(await resumed(128)).toEqual([128, []])
+  trainer.fitting.shrinkTo(32)
+  await checkpoints.save(1, undefined, {})
+  expect(await resumed(128)).toEqual([32, [expect.stringMatching(/^micro    32 tokens: more did not fit .* other than 128\.$/)]])
+  for (const asked of [64, 256]) expect(await resumed(asked)).toEqual([asked, []])
+})
+
 test('a metric of keep_best that no step has is said once, at the first checkpoint; one that an evaluation will have is not', async () => {
   const base = mkdtempSync(join(tmpdir(), 'dawn-rl-unmeasured-'))
   const gpu = await Gpu.open({ checks: true })
