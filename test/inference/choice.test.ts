@@ -131,6 +131,20 @@ describe('what a request asks of the draw', () => {
     await engine.close()
   })
 
+  it('is that of its own row, also where the logits of a step are computed in parts', async () => {
+    const { limits } = gpu.facts
+    const { maxBinding } = limits
+    limits.maxBinding = 64 * vocabulary * 4
+    const engine = engineOf(decoder, { maxSequences: 80, maxPrefillRows: 64 })
+    limits.maxBinding = maxBinding
+    const ids = Array.from({ length: 80 }, (_, i) => 20 + i)
+    const drawn = ids.map((id) =>
+      engine.generate({ promptIds: prompts[2], sampling: sampling({ allowed_token_ids: [id], max_tokens: 2 }) }),
+    )
+    expect((await Promise.all(drawn)).map((result) => result.ids)).toEqual(ids.map((id) => [id, id]))
+    await engine.close()
+  })
+
   it('adds no dispatch to a step in which no row asks', async () => {
     const engine = engineOf(decoder, { ahead: false })
     const pair = async (more: Partial<GenerationRequest>, changes = {}) => {
