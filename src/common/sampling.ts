@@ -1,7 +1,7 @@
 /** Sampling from the model's own distribution, and how much of it. */
 import type { SamplingParams } from './types.ts'
 
-/** The most rollouts or examples of a step, and answers to an example: each has an entry in lists that are made at once, so memory ends not far above. */
+/** The most rollouts or examples of a step, and answers to an example: each has an entry in lists that are made at once. */
 export const MOST_ROLLOUTS = 2 ** 20
 
 /** Sampling parameters with which tokens are drawn from the softmax of the logits: none is cut off, none made more or less likely. */

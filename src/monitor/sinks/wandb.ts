@@ -1,7 +1,8 @@
 /**
  * Weights & Biases over the three calls that its own client makes for metrics (recorded from wandb 0.31.0: test/monitor/sinks/wandb.json):
  * `UpsertBucket` makes the run and its config, `file_stream` appends lines of the history by their number and replaces the summary, and
- * the last call marks the run as complete. Between rows, an empty call says that the run goes on. We number the lines, so a line that is sent twice replaces itself.
+ * the last call marks the run as complete. Between rows, an empty call says that the run goes on. We number the lines, so a line that is sent
+ * twice replaces itself.
  * WANDB_API_KEY, WANDB_BASE_URL, WANDB_ENTITY and WANDB_PROJECT mean the same as for wandb.
  */
 import { createHash } from 'node:crypto'
