@@ -90,7 +90,7 @@ export class Engine implements ServingEngine {
     this.#ahead = options.ahead ?? !gpu.facts.software
     const block = this.#ahead ? (options.readBlock ?? (gpu.facts.software ? 1 : 4)) : 1
     const kinds = { plans: options.plans ?? true, ahead: this.#ahead, block, full: options.full ?? false }
-    const cache = { pages: pages + 1, pageSize, f16, maxTable: this.#scheduler.maxTable }
+    const cache = { pages: pages + 1, pageSize, f16, maxTable: this.#scheduler.maxTable, sharedKeys: options.sharedKeys ?? 64 }
     const limits = { maxAdapters: options.maxAdapters ?? 4, maxRank: options.maxAdapterRank ?? 16 }
     this.adapters = new Adapters(decoder, limits, (name, space) => this.#scheduler.forget(name, space))
     this.#commands = new StepCommands(decoder, this.adapters.bank, { maxSequences, maxRows, maxLength, ...cache, ...kinds })

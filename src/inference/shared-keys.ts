@@ -1,7 +1,7 @@
 /**
  * Finds the rows of a step that share a prefix, whose keys attention then reads once for all of these rows (kernels/attention/shared.ts). Host only.
  */
-import { fewestShared, type SharedBeginning } from '../kernels/attention/shared.ts'
+import { fewestShared, type SharedBeginning, type Sharing } from '../kernels/attention/shared.ts'
 import type { Page } from './pages.ts'
 
 /** A row of a sequence that computes one token, and where its pages begin among the step's. */
@@ -11,24 +11,20 @@ export interface SingleRow {
   begin: number
 }
 
-/** Shortest shared prefix, in tiles of keys: for a shorter one, writing and reading partial sums costs more than it saves. */
-const fewestTiles = 2
-
 /**
  * The prefixes that are shared by enough rows. Rows are grouped by the last of their pages that enough sequences hold: a page's content depends on
  * all tokens before it, so equal pages mean equal prefixes.
  * @param size tokens per page
- * @param tile keys per tile
  */
-export function sharedBeginnings(rows: readonly SingleRow[], size: number, tile: number): SharedBeginning[] {
+export function sharedBeginnings(rows: readonly SingleRow[], size: number, { lanes, fewestKeys }: Sharing): SharedBeginning[] {
   const groups = Map.groupBy(rows, ({ pages }) => pages[heldByEnough(pages) - 1] as Page | undefined)
   return [...groups].flatMap(([page, group]) => {
     if (!page || group.length < fewestShared) return []
     const [{ begin, pages }] = group
     // Each of these pages is full, and every row attends to all of it: the page that a row writes its own token to is held by its sequence alone.
     const seen = (pages.indexOf(page) + 1) * size
-    const keys = seen - (seen % tile)
-    return keys < fewestTiles * tile ? [] : [{ table: begin, keys, rows: group.map(({ row }) => row) }]
+    const keys = seen - (seen % lanes)
+    return keys < fewestKeys ? [] : [{ table: begin, keys, rows: group.map(({ row }) => row) }]
   })
 }
 

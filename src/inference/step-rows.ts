@@ -136,7 +136,7 @@ export class StepBuilder {
     }
     const size = this.#size
     const sharing = prefillRows === 0 ? this.#sharing : undefined
-    const beginnings = sharing ? sharedBeginnings(this.#singles, size, sharing.lanes) : []
+    const beginnings = sharing ? sharedBeginnings(this.#singles, size, sharing) : []
     for (const shared of beginnings) for (const row of shared.rows) this.#info[4 * row + 2] = shared.keys
     const copies = copied.flatMap(({ from, to, count }) =>
       Array.from({ length: count }, (_, i) => [from.index * size + i, to.index * size + i]).flat(),

@@ -38,6 +38,8 @@ interface StepSizes {
   pageSize: number
   /** The most page indices in a step. */
   maxTable: number
+  /** Shortest prefix that rows go through together (`EngineOptions.sharedKeys`). */
+  sharedKeys: number
   /** Whether keys and values are stored as f16 instead of float32. */
   f16: boolean
   plans: boolean
@@ -150,7 +152,7 @@ export class StepCommands {
     })
     const pages = gpu.pool.acquire(sizes.maxTable * 4, 'engine pages')
     if (textures && layers.some((layer, i) => 'k' in layer && !headShape(config, i).window)) {
-      const sharing = { lanes: cpuLanes(gpu).LANES, group: config.heads / config.kvHeads }
+      const sharing = { lanes: cpuLanes(gpu).LANES, group: config.heads / config.kvHeads, fewestKeys: sizes.sharedKeys }
       const words = blockWords(roundRows(sizes.maxSequences), sharing)
       this.sharing = { ...sharing, blocks: gpu.pool.acquire(words * 4, 'engine blocks') }
     }

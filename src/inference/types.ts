@@ -47,6 +47,11 @@ export interface EngineOptions {
    * of a sequence, and streams get their tokens block by block. Default 4 on GPUs, 1 on software adapters; always 1 if steps do not start ahead.
    */
   readBlock?: number
+  /**
+   * Shortest prefix, in tokens, whose keys the rows of a decode step go through together on a CPU driver: for a shorter one, another dispatch that
+   * writes partial sums costs more than it saves (bench/LOG.md). No bit depends on it. Default 64.
+   */
+  sharedKeys?: number
 }
 
 export interface EngineStats {

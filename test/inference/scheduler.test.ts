@@ -21,7 +21,7 @@ interface Entry {
   version: number
 }
 
-const sharing = { lanes: 4, group: 3 }
+const sharing = { lanes: 4, group: 3, fewestKeys: 8 }
 
 class Simulation {
   readonly scheduler: Scheduler

@@ -6,11 +6,16 @@
  */
 import type { GpuBuffer } from '../../gpu/pool.ts'
 
-/** `lanes`: the most pairs of a block; numbers of shared keys are multiples of it. `group`: query heads per kv head. */
 export interface Sharing {
+  /** The most pairs of a block; numbers of shared keys are multiples of it. */
   lanes: number
+  /** Query heads per kv head. */
   group: number
+  /** Shortest shared prefix, in keys. */
+  fewestKeys: number
 }
+
+type BlockSize = Pick<Sharing, 'lanes' | 'group'>
 
 /** The result of `blocksOf` in a buffer with room for `count` blocks, of which the used ones come first. */
 export interface SharedRows {
@@ -29,17 +34,17 @@ export interface SharedBeginning {
 export const fewestShared = 3
 
 /** The most blocks that a step of this many rows can have: full ones, and for each prefix one that is not full. */
-export const mostBlocks = (rows: number, { lanes, group }: Sharing): number =>
+export const mostBlocks = (rows: number, { lanes, group }: BlockSize): number =>
   Math.floor(rows / fewestShared) + Math.floor((rows * group) / lanes)
 
 /** Size in 32-bit words of the blocks of a step of this many rows. */
-export const blockWords = (rows: number, sharing: Sharing): number => 4 * (mostBlocks(rows, sharing) + Math.ceil(rows / 4))
+export const blockWords = (rows: number, sharing: BlockSize): number => 4 * (mostBlocks(rows, sharing) + Math.ceil(rows / 4))
 
 /**
  * The blocks of a step: (table, keys, first pair, pairs) of each, then a list of row numbers. Pair i is query head i % group, of each kv head, of row
  * i / group of that list.
  */
-export function blocksOf(beginnings: readonly SharedBeginning[], rows: number, sharing: Sharing): Uint32Array {
+export function blocksOf(beginnings: readonly SharedBeginning[], rows: number, sharing: BlockSize): Uint32Array {
   const words = new Uint32Array(blockWords(rows, sharing))
   const { lanes, group } = sharing
   let [block, at] = [0, 4 * mostBlocks(rows, sharing)]
