@@ -8,8 +8,8 @@ import { loadDecoder } from '../../src/model/decoder/load.ts'
 import { valuesOf } from '../../src/model/decoder/decoder.ts'
 import { writeMerged } from '../../src/model/files/export.ts'
 import { openModel } from '../../src/model/files/open.ts'
-import { readAdapter } from '../../src/model/files/peft.ts'
-import { writeSafetensors, type TensorToWrite } from '../../src/model/files/safetensors.ts'
+import { readAdapter, writeAdapter } from '../../src/model/files/peft.ts'
+import { openSafetensors, writeSafetensors, type TensorToWrite } from '../../src/model/files/safetensors.ts'
 import { loadCheckpoint, saveCheckpoint } from '../../src/trainer/checkpoint.ts'
 import { scoreSamples } from '../../src/trainer/gradients.ts'
 import { negativeLogLikelihood } from '../../src/trainer/losses/index.ts'
@@ -107,6 +107,37 @@ test('of files with a model of pictures the one of text is read, and written by 
   // Its adapter is one of the text model by itself.
   await cp(join(dir, 'adapter'), join(folder, 'adapter'), { recursive: true })
   await writeMerged(join(folder, 'with adapter'), opened, await readAdapter(join(folder, 'adapter')))
+})
+
+test('an adapter that was trained on the model with pictures is one of its text', async () => {
+  const [own, whole] = [join(dir, 'adapter'), join(folder, 'of the whole')]
+  await cp(own, whole, { recursive: true })
+  const config = JSON.parse(await readFile(join(own, 'adapter_config.json'), 'utf8')) as object
+  // Two ways to name one module of one layer.
+  const patterns = {
+    'model.language_model.layers.1.self_attn.q_proj': 3,
+    [String.raw`^model\.language_model\.layers\.1\.self_attn\.o_proj`]: 5,
+  }
+  await writeFile(join(whole, 'adapter_config.json'), JSON.stringify({ ...config, alpha_pattern: patterns }))
+  const source = await openSafetensors(join(own, 'adapter_model.safetensors'))
+  const tensors: Record<string, TensorToWrite> = {}
+  for (const name of source.names()) {
+    const { shape, data } = await source.readFloat32(name)
+    tensors[name.replace('.model.layers.', '.model.language_model.layers.')] = { dtype: 'F32', shape, data }
+  }
+  source.close()
+  await writeSafetensors(join(whole, 'adapter_model.safetensors'), tensors, { format: 'pt' })
+
+  const [text, read] = [await readAdapter(own), await readAdapter(whole)]
+  expect([...read.tensors.keys()]).toEqual([...text.tensors.keys()])
+  for (const [path, pair] of text.tensors) {
+    const alpha = /1\.self_attn\.([qo])_proj/.exec(path)?.[1]
+    const scale = alpha === undefined ? pair.scale : { q: 3, o: 5 }[alpha]! / pair.r
+    expect(read.tensors.get(path)).toEqual({ ...pair, scale })
+  }
+  // Training that goes on from it writes these, by which PEFT and a resumed run find the same.
+  await writeAdapter(join(folder, 'again'), read)
+  expect((await readAdapter(join(folder, 'again'))).tensors).toEqual(read.tensors)
 })
 
 test('a new one begins with norms that change nothing, and with decays of all kinds', async () => {

@@ -52,6 +52,8 @@ export interface Adapter {
 }
 
 const PREFIX = 'base_model.model.'
+/** What the paths of a text model have more where it is trained as a part of one that sees pictures too (Qwen3.5); as text, or escaped in a pattern. */
+const OF_WHOLE = /\blanguage_model\\?\./
 const WEIGHTS = 'adapter_model.safetensors'
 const CONFIG = 'adapter_config.json'
 /** Variants of LoRA that compute something else, with the values that mean "not used". */
@@ -126,7 +128,7 @@ function parseAdapterConfig(raw: Record<string, unknown>, file: string): LoraCon
         throw wrong(key, `${JSON.stringify(name)} is not a valid regular expression`)
       }
     }
-    return value as Record<string, number>
+    return Object.fromEntries(Object.entries(value as Record<string, number>).map(([name, n]) => [name.replace(OF_WHOLE, ''), n]))
   }
   const targets = raw.target_modules
   return {
@@ -181,9 +183,10 @@ export const largestRank = ({ r, rankPattern = {} }: LoraConfig): number => Math
 async function readPairs(source: SafetensorsSource, config: LoraConfig, file: string): Promise<Map<string, ReadLoraPair>> {
   const names = new Map<string, { A?: string; B?: string }>()
   for (const name of source.names()) {
-    const [, path, side] = /^base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight$/.exec(name) ?? []
-    if (path === undefined)
+    const [, given, side] = /^base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight$/.exec(name) ?? []
+    if (given === undefined)
       throw new UserError(`Tensor ${name} in ${file} is not a LoRA factor of a linear layer, and nothing else is supported.`)
+    const path = given.replace(OF_WHOLE, '')
     names.set(path, { ...names.get(path), [side]: name })
   }
   if (names.size === 0) throw new UserError(`${file} holds no LoRA tensors.`)
