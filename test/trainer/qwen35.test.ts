@@ -126,6 +126,10 @@ test('an adapter that was trained on the model with pictures is one of its text'
     tensors[name.replace('.model.layers.', '.model.language_model.layers.')] = { dtype: 'F32', shape, data }
   }
   source.close()
+  // What "all-linear" adds to it, and text alone never moves from its start.
+  const ofPictures = 'base_model.model.model.visual.blocks.0.attn.proj.lora_'
+  tensors[`${ofPictures}A.weight`] = { dtype: 'F32', shape: [4, 8], data: new Float32Array(32).fill(0.1) }
+  tensors[`${ofPictures}B.weight`] = { dtype: 'F32', shape: [8, 4], data: new Float32Array(32) }
   await writeSafetensors(join(whole, 'adapter_model.safetensors'), tensors, { format: 'pt' })
 
   const [text, read] = [await readAdapter(own), await readAdapter(whole)]

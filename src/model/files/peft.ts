@@ -194,6 +194,8 @@ async function readPairs(source: SafetensorsSource, config: LoraConfig, file: st
   for (const [path, pair] of names) {
     if (!pair.A || !pair.B) throw new UserError(`${file} has only one of the two LoRA factors of ${path}.`)
     const [A, B] = [await source.readFloat32(pair.A), await source.readFloat32(pair.B)]
+    // "all-linear" gives the part that sees pictures an adapter too, which training on text alone leaves as it began: it changes nothing.
+    if (path.startsWith('model.visual.') && B.data.every((value) => value === 0)) continue
     const [r, inputs] = A.shape
     const [outputs, rankOfB] = B.shape
     if (A.shape.length !== 2 || B.shape.length !== 2 || r !== rankOfB) {
