@@ -121,7 +121,10 @@ export function encodeChat(
 function messageOf(message: ChatMessage): Message {
   const { role, content, tool_calls, name, tool_call_id } = message
   const reasoning = message.reasoning ?? message.reasoning_content
-  const text = typeof content === 'string' ? content : (content ?? []).map((part) => part.text).join('\n')
+  const text =
+    typeof content === 'string'
+      ? content
+      : (content ?? []).map((part) => ('refusal' in part ? part.refusal : part.text)).join('\n')
   return {
     role: role === 'developer' ? 'system' : role,
     content: text,

@@ -262,6 +262,18 @@ describe('chat', () => {
     expect(answer).toMatchObject({ prompt_token_ids: expected })
   })
 
+  test('takes a refusal in the conversation as the text that it is', async () => {
+    const refused = { role: 'assistant' as const, content: [{ type: 'refusal' as const, refusal: 'no' }] }
+    const common = { model: 'tiny', ...extra<object>({ temperature: 0, seed: 1 }) }
+    const expected = tiny.tokenizer.encodeChat([...messages, { role: 'assistant', content: 'no' }, ...messages])
+    const talk = [...messages, refused, ...messages]
+    const answer = await client.chat.completions.create({ ...common, messages: talk, max_tokens: 1, ...extra<object>({ return_token_ids: true }) }) // prettier-ignore
+    expect(answer).toMatchObject({ prompt_token_ids: expected })
+    const input = [...messages, { type: 'message' as const, id: 'msg_1', status: 'completed' as const, ...refused }, ...messages]
+    const response = await client.responses.create({ ...common, ...extra<{ input: string }>({ input }), max_output_tokens: 1 })
+    expect(response.usage?.input_tokens).toBe(expected.length)
+  })
+
   test('without max_tokens may fill the window', async () => {
     const prompt = tiny.tokenizer.encodeChat(messages)
     const answer = await client.chat.completions.create({ model: 'tiny', messages, ...extra<object>({ ignore_eos: true }) })

@@ -3,13 +3,18 @@ import * as z from 'zod'
 import { formerly, ignored, list, only, requestFields, samplingFields } from './common.ts'
 
 const textPart = z.object({
-  type: z.enum(['text', 'input_text', 'output_text'], { error: 'it must be "text"; images, audio and files are not supported' }),
+  type: z.enum(['text', 'input_text', 'output_text']),
   text: z.string(),
   // From an earlier answer that the client sends back.
   annotations: ignored,
   logprobs: ignored,
 })
-const content = z.union([z.string(), list(textPart)], {
+/** What OpenAI's models write in place of a text, from an earlier answer. */
+const refusalPart = z.object({ type: z.literal('refusal'), refusal: z.string() })
+const part = z.discriminatedUnion('type', [textPart, refusalPart], {
+  error: ({ code }) => (code === 'invalid_union' ? 'it must be "text"; images, audio and files are not supported' : undefined),
+})
+const content = z.union([z.string(), list(part)], {
   error: 'it must be a string, or parts of type "text"',
 })
 
