@@ -27,6 +27,20 @@ test('a folder that was to be replaced is there as it was where the new one cann
   expect([readdirSync(root), readdirSync(dir)]).toEqual([['model'], ['a.txt']])
 })
 
+test('a folder that another process has written meanwhile stays, and this is said', async () => {
+  const root = newFolder()
+  const dir = join(root, 'model')
+  const late = (aside: string) => {
+    writeFileSync(join(aside, 'mine.txt'), '')
+    mkdirSync(dir)
+    return Promise.resolve(writeFileSync(join(dir, 'theirs.txt'), ''))
+  }
+  await expect(writeFolderWhole(dir, late, {})).rejects.toThrow(
+    `${dir} has been written by another process meanwhile. Remove it or name another folder.`,
+  )
+  expect([readdirSync(root), readdirSync(dir)]).toEqual([['model'], ['theirs.txt']])
+})
+
 test.skipIf(!canLink)('of a link to a folder, the folder is replaced, on the disk where it is, and the link stays', async () => {
   const root = newFolder()
   const [disk, here] = ['disk', 'here'].map((name) => join(root, name))

@@ -143,7 +143,10 @@ export async function writeFolderWhole(
     await fill(aside)
     await syncFolder(aside)
     if (before) await moveTo(dir, old)
-    await moveTo(aside, dir)
+    await moveTo(aside, dir).catch(async (error: unknown) => {
+      if (!(await kindOf(dir))) throw error
+      throw new UserError(`${path} has been written by another process meanwhile. Remove it or name another folder.`)
+    })
   } catch (error) {
     // Unless it never had its name taken.
     if (before && !(await kindOf(dir))) await moveTo(old, dir).catch(() => {})
