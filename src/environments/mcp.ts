@@ -98,6 +98,8 @@ async function open(server: McpServer): Promise<Opened> {
   const seconds = server.timeoutSeconds ?? 30
   const { Client, StreamableHTTPClientTransport } = await load(LIBRARY, () => import('@modelcontextprotocol/client'))
   const client = new Client({ name: 'dawn-rl', version: '1' })
+  // The end of what a program has written to stderr: why it ended stands there.
+  let said = ''
   try {
     return await withLimit({ what: 'connecting', seconds: 3 * seconds }, async (signal) => {
       if ('url' in server) {
@@ -110,9 +112,9 @@ async function open(server: McpServer): Promise<Opened> {
         )
         const { command, args, cwd } = server
         const env = { ...getDefaultEnvironment(), ...server.env }
-        await client.connect(new StdioClientTransport({ command, args: [...(args ?? [])], env, cwd, stderr: 'ignore' }), {
-          signal,
-        })
+        const transport = new StdioClientTransport({ command, args: [...(args ?? [])], env, cwd, stderr: 'pipe' })
+        transport.stderr?.on('data', (bytes: Buffer) => (said = (said + bytes.toString()).slice(-2000)))
+        await client.connect(transport, { signal })
       }
       const { tools } = await client.listTools(undefined, { signal })
       const missing = server.tools?.filter((name) => !tools.some((one) => one.name === name)) ?? []
@@ -124,7 +126,9 @@ async function open(server: McpServer): Promise<Opened> {
     })
   } catch (error) {
     await client.close().catch(() => {})
-    throw new UserError(`The MCP server ${labelOf(server)} cannot be used: ${messageOf(error)}.`)
+    const last = said.trim().split('\n').at(-1)
+    const why = last ? `${messageOf(error)}; the last line on its stderr: ${last}` : `${messageOf(error)}.`
+    throw new UserError(`The MCP server ${labelOf(server)} cannot be used: ${why}`)
   }
 }
 
@@ -161,7 +165,7 @@ function toolOf({ name, description = '', inputSchema }: Opened['tools'][number]
       const parts = (Array.isArray(result.content) ? result.content : []) as McpPart[]
       // A file comes as a resource that contains its text, or as a link.
       const texts = parts.map((part) => part.text ?? part.resource?.text ?? part.uri ?? `[${part.type}]`)
-      const text = texts.length > 0 ? texts.join('\n') : JSON.stringify(result.structuredContent ?? '')
+      const text = texts.length > 0 ? texts.join('\n') : (JSON.stringify(result.structuredContent) ?? '')
       if (result.isError) throw new Error(text)
       return text
     },

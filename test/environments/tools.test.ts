@@ -183,18 +183,19 @@ test('arguments that the model does not see come from the state of the rollout',
 describe('tools of MCP servers', () => {
   const file = join(import.meta.dirname, 'fixtures/mcp-server.mjs')
   const stdio = { command: process.execPath, args: [file] }
-  const turn = calling(['add', '{"a": 2, "b": 3}'], ['fails', '{}'], ['hangs', '{}'], ['add', '{"a": "x"}'])
+  const turn = calling(['add', '{"a": 2, "b": 3}'], ['fails', '{}'], ['hangs', '{}'], ['add', '{"a": "x"}'], ['silent', '{}'])
   const check = async (env: ToolEnv) => {
     onTestFinished(() => env.close())
-    expect(env.tools.map((one) => one.function.name)).toEqual(['add', 'fails', 'hangs', 'dies'])
+    expect(env.tools.map((one) => one.function.name)).toEqual(['add', 'fails', 'silent', 'hangs', 'dies'])
     expect(env.tools[0].function).toMatchObject({ description: 'a + b', parameters: { required: ['a', 'b'] } })
     const rollout = await play(env, turn, 'done')
-    expect(rollout).toMatchObject({ error: null, metrics: { total_tool_calls: 4, tool_errors: 3 } })
+    expect(rollout).toMatchObject({ error: null, metrics: { total_tool_calls: 5, tool_errors: 3 } })
     const said = results(rollout.completion)
     // Files as resources too: their text, or where they are.
     expect(said.slice(0, 2)).toEqual(['add c0: 5', 'fails c1: Error: no luck\na log\n[resource]\nfile:///more'])
     expect(said[2]).toContain('took longer than its limit of 3 s')
     expect(said[3]).toMatch(/^add c3: Error: .*number/s)
+    expect(said[4]).toBe('silent c4: ')
   }
   test('over stdio', async () => await check(await ToolEnv.create({ ...common, mcp: [{ ...stdio, timeoutSeconds: 3 }] })))
   test('without a limit', async () => {
@@ -234,8 +235,13 @@ describe('tools of MCP servers', () => {
       /^The MCP server no-such-program cannot be used: .*(?:ENOENT|Connection closed)/,
     )
     await expect(make({ mcp: [{ ...stdio, tools: ['mul'] }] })).rejects.toThrow(
-      'it has no tool mul (it has add, fails, hangs, dies)',
+      'it has no tool mul (it has add, fails, silent, hangs, dies)',
     )
+    const dies = {
+      command: process.execPath,
+      args: ['-e', 'console.error("reading keys\\nAPI_KEY is missing"); process.exit(1)'],
+    }
+    await expect(make({ mcp: [dies] })).rejects.toThrow(/cannot be used: .*; the last line on its stderr: API_KEY is missing$/s)
   })
   test('of a server whose tool has the name of another one nothing is left running', async () => {
     const running = () => process.getActiveResourcesInfo().filter((name) => name === 'ProcessWrap').length
