@@ -70,6 +70,20 @@ describe('the weighted sum', () => {
     expect(await rubric.scoreGroup([{ ...given, metrics }])).toMatchObject([{ metrics: { three: 7 } }])
     expect(given).toEqual(same)
   })
+  test('a completion without an answer is scored as an empty text', async () => {
+    const rubric = new Rubric({ length: ({ rawText }) => rawText.length })
+    const asked = scorable('', { completion: [{ role: 'user', content: 'and now?' }] })
+    expect(await rubric.score(asked)).toEqual({ reward: 0, metrics: { length: 0 }, error: null })
+  })
+  test('a group function gives one value for each rollout, no fewer and no more', async () => {
+    for (const values of [[], [1, 2]]) {
+      const [{ reward, error }] = await new Rubric({}, { group: { rank: () => values } }).scoreGroup([
+        { ...scorable('a'), metrics: {} },
+      ])
+      expect(reward).toBeNull()
+      expect(error).toContain('group reward function "rank" must return an array with one value for each of the 1 rollouts')
+    }
+  })
   test('a group function that sorts the group in place is refused: values are taken in its order', async () => {
     const ranks = new Rubric(
       { one: () => 1 },

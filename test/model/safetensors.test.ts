@@ -1,7 +1,8 @@
 import { readFileSync, readdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test, vi } from 'vitest'
 import { exactBf16, roundToBf16, widenBf16, widenF16 } from '../../src/model/bf16.ts'
+import { RangeFile } from '../../src/model/files/files.ts'
 import { openSafetensors, writeSafetensors } from '../../src/model/files/safetensors.ts'
 import type { TensorToWrite } from '../../src/model/files/safetensors.ts'
 import fc from '../fast-check.ts'
@@ -122,6 +123,23 @@ describe('a file written and read again', () => {
     other.close()
   })
 
+  test('may hold a tensor of no elements, in whatever order a header names it', async () => {
+    const header =
+      '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"empty":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'
+    const source = await openSafetensors(fileOf(join(newFolder(), 'x.safetensors'), header, 4))
+    expect((await source.readFloat32('empty')).data).toHaveLength(0)
+    expect((await source.readFloat32('a')).data).toHaveLength(1)
+    source.close()
+  })
+  test('of several files, those before a broken one are closed with it', async () => {
+    const dir = newFolder()
+    const good = fileOf(join(dir, 'good'), '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', 4)
+    const broken = fileOf(join(dir, 'broken'), '[]', 0)
+    const close = vi.spyOn(RangeFile.prototype, 'close')
+    await userErrorOf(() => openSafetensors([good, broken]))
+    expect(close).toHaveBeenCalledTimes(2)
+    close.mockRestore()
+  })
   test('is not written with a tensor of another length than its shape says', async () => {
     const path = join(newFolder(), 'a.safetensors')
     const short: TensorToWrite = { dtype: 'F32', shape: [2], data: Float32Array.of(1) }

@@ -96,6 +96,20 @@ test('of several environments, one that fails altogether is told of; a function 
   })
 })
 
+test('a run on several environments has the metrics of the one that a small batch is of', () => {
+  const rollouts = scored(groupsOf([[0, 1]]).map((r) => ({ ...r, env: 'good' })))
+  const step = { rollouts, version: 0, totals: nothingYet }
+  expect(rolloutMetrics({ ...step, mixture: true })['reward/good/mean']).toBe(0.5)
+  expect(rolloutMetrics(step)).not.toHaveProperty('reward/good/mean')
+})
+
+test('the oldest token counts wherever it stands, and a rollout without a stop condition under a name', () => {
+  const completion_tokens = { ids: [1, 2, 3], logprobs: [-1, -1, -1], versions: [1, 2, 4] }
+  const rollouts = scored([rollout({ completion_tokens, stopCondition: '' })], 0.1)
+  const m = rolloutMetrics({ rollouts, version: 4, totals: nothingYet })
+  expect(m).toMatchObject({ 'off_policy/mean': 5 / 3, 'off_policy/max': 3, 'stop_condition/unknown': 1 })
+})
+
 test('nothing but failures, and nothing at all, give nulls and no NaN', () => {
   for (const rollouts of [groupsOf([[null, null]]), []]) {
     const m = rolloutMetrics({ rollouts: scored(rollouts), version: 0, totals: nothingYet })
