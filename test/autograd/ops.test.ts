@@ -73,9 +73,6 @@ describe.each(sizes)('linear, %i rows, %i to %i', (rows, k, n) => {
       tensors: { x: [rows, k], residual: [rows, n] },
       forward: (tape, t) => linear(tape, t.x, projection, { residual: t.residual, scale: 0.3 }),
     })
-    const biased: Projection = { ...projection, bias: put(new Float32Array(n), 'bias') }
-    const x = new Tensor(put(new Float32Array(rows * k), 'x'), rows, k, false)
-    expect(() => linear(new Tape(gpu, false), x, biased, { scale: 0.3 })).toThrow('has a bias')
   })
 
   test('trained whole, times a factor, with residual', async () => {
@@ -101,7 +98,7 @@ describe.each(sizes)('linear, %i rows, %i to %i', (rows, k, n) => {
     })
   })
 
-  test('trained whole, with bias', async () => {
+  test.each([1, 0.3])('trained whole, with bias, times %d', async (scale) => {
     const parameters = storeOf({ weight: { rows: n, columns: k }, bias: { rows: 1, columns: n, shape: [n] } })
     const { store, byName } = parameters
     const projection: Projection = {
@@ -111,9 +108,9 @@ describe.each(sizes)('linear, %i rows, %i to %i', (rows, k, n) => {
       trained: { store, weight: byName.weight, bias: byName.bias },
     }
     await new FiniteDifferences(gpu, `${name} trained`).check({
-      tensors: { x: [rows, k] },
+      tensors: { x: [rows, k], residual: [rows, n] },
       parameters,
-      forward: (tape, t) => linear(tape, t.x, projection),
+      forward: (tape, t) => linear(tape, t.x, projection, { residual: t.residual, scale }),
     })
   })
 
