@@ -1,4 +1,5 @@
 /** Parses normalised LaTeX into structures: numbers, expressions, tuples, intervals, sets, lists, unions, equations, inequalities, matrices, words. */
+import { dateOf } from './dates.ts'
 import { parseRational, type Rational } from './rational.ts'
 import { splitUnit } from './units.ts'
 
@@ -33,6 +34,8 @@ export function parseAnswer(text: string, depth = 0): Answer {
   if (s === '') return { kind: 'nothing' }
   if (depth > 20) return { kind: 'words', text: s }
   const deeper = (part: string) => parseAnswer(part, depth + 1)
+  const date = dateOf(s)
+  if (date !== null) return { kind: 'words', text: date }
   const choice = parseChoice(s)
   if (choice) return choice
   if (s === '\\emptyset') return { kind: 'set', items: [] }
