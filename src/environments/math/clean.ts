@@ -32,7 +32,7 @@ const rules: Rule[] = [
   [/\\(?:displaystyle|textstyle|limits|nolimits|mathstrut|strut)(?![A-Za-z])/gu, ''],
   [/\\(?:hspace|vspace|phantom)\{[^{}]*\}/gu, ' '],
   [/\\\\/gu, '\ue000'],
-  [/\{\s*,\s*\}/gu, ','],
+  [/\{\s*([,:])\s*\}/gu, '$1'],
   [/(\d)(?:\\[,!:; ]|~)+(?=\d{3}(?!\d))/gu, '$1,'],
   [/,\\!/gu, ','],
   [/\\[,!:;> ]|~|\\q?quad(?![A-Za-z])/gu, ' '],
@@ -42,7 +42,7 @@ const rules: Rule[] = [
   [/\\text\s*\{([^{}]*)\}/gu, wrapped],
   [/^\\text\{(?![^{}]*\b(?:not|never|wrong)\b)[^{}]*(?:\bis|[:=])\s*\}\s*/iu, ''],
   // A whole answer as text, such as \text{(1, 2)}, is read as without the command. Words alone are words with or without it.
-  [/^\\text\{([^{}]*[\d(][^{}]*)\}$/u, '$1'],
+  [/^\\text\{([^{}]*[\d(,][^{}]*)\}$/u, '$1'],
   [/^(?:\\text\{)?\s*all real numbers\s*\}?$/iu, '\\mathbb{R}'],
   [/\\(?:lor|vee)(?![A-Za-z])/gu, '\\text{ or }'],
   [/(?:\\text\{\s*or\s*\}|\bor\b)(?=[^,]*(?:[<>]|\\[lg]e))/giu, '\\cup '],
