@@ -165,6 +165,8 @@ function toRow(columns: Record<string, unknown>, where: string, index: number, s
 function toMessages(columns: Record<string, unknown>, where: string): Message[] {
   const value = columns.prompt ?? columns.question
   if (value === undefined || value === null) {
+    const isThere = ['question', 'prompt'].find((name) => name in columns)
+    if (isThere) throw new UserError(`${where}: its ${isThere} is empty.`)
     const found = Object.keys(columns).join(', ') || 'none'
     throw new UserError(
       `${where} has neither a prompt nor a question (columns found: ${found}). Rename the column that holds the task, or, if the rows come from a file, name it under columns of the dataset.`,

@@ -114,6 +114,7 @@ describe('rows', () => {
       'dataset row 0 has neither a prompt nor a question (columns found: text, label). Rename the column that holds the task, or, if the rows come from a file, name it under columns of the dataset.',
     ],
     ['no columns', {}, '(columns found: none)'],
+    ['question that is null', { question: null as never, answer: 1 }, 'dataset row 0: its question is empty.'],
     ['empty prompt', { prompt: ' ' }, 'dataset row 0: its prompt is empty.'],
     ['messages that say nothing', { prompt: [{ role: 'user', content: ' ' }] }, 'dataset row 0: its prompt is empty.'],
     ['prompt of a wrong type', { prompt: 4 as never }, 'its prompt must be text or a list of messages, found 4.'],
