@@ -9,7 +9,7 @@ import { Gpu } from '../../src/gpu/gpu.ts'
 import { loadDecoder } from '../../src/model/decoder/load.ts'
 import { openModel } from '../../src/model/files/open.ts'
 import { MetricsWriter } from '../../src/monitor/metrics-writer.ts'
-import { openRunFolder, type Origin } from '../../src/monitor/run-folder.ts'
+import { openRunFolder, type Origin, type RunFolder } from '../../src/monitor/run-folder.ts'
 import { writeSums } from '../../src/trainer/checkpoint-sums.ts'
 import { Trainer } from '../../src/trainer/trainer.ts'
 import { freshLora, goldenPath, loraConfig, trainerOptions } from '../trainer/helpers.ts'
@@ -72,8 +72,9 @@ test('a fork of the newest checkpoint passes over one that is damaged, as --resu
   await expect(fork()).rejects.toThrow(/^--fork .*old: .*step_2: state\.json /)
 })
 
-test('the best step is known although the run was killed between the row of its evaluation and the checkpoint', async () => {
-  const base = mkdtempSync(join(tmpdir(), 'dawn-rl-best-'))
+/** A GPU and an empty run folder, closed and removed at the end of the test. */
+async function openRun(): Promise<{ gpu: Gpu; folder: RunFolder }> {
+  const base = mkdtempSync(join(tmpdir(), 'dawn-rl-checkpoints-'))
   const gpu = await Gpu.open({ checks: true })
   const folder = openRunFolder({ outputDir: base, runName: 'run', configText: '' })
   onTestFinished(() => {
@@ -81,20 +82,32 @@ test('the best step is known although the run was killed between the row of its 
     folder.close()
     rmSync(base, { recursive: true })
   })
+  return { gpu, folder }
+}
+
+const checkpointsOf = (
+  folder: RunFolder,
+  trainer: Trainer,
+  ckpt: { keep_best?: string },
+  print: (line: string) => void = () => {},
+) =>
+  new RunCheckpoints({
+    folder,
+    trainer,
+    weights: { lora: loraConfig, rawConfig: {} },
+    ckpt: { interval: 1, keep_last: 1, ...ckpt },
+    rewind: (step) => folder.rewind(step),
+    settle: () => folder.settle(),
+    print,
+    warn: () => {},
+  })
+
+test('the best step is known although the run was killed between the row of its evaluation and the checkpoint', async () => {
+  const { gpu, folder } = await openRun()
   const files = await openModel(goldenPath('llama', 'model'))
   const trainer = new Trainer(await loadDecoder(gpu, files, freshLora()), await trainerOptions(folder.path))
   const metrics = new MetricsWriter({ path: folder.metricsPath, onWarning: () => {} })
-  const open = () =>
-    new RunCheckpoints({
-      folder,
-      trainer,
-      weights: { lora: loraConfig, rawConfig: {} },
-      ckpt: { interval: 1, keep_last: 1, keep_best: 'eval/a/avg@1' },
-      rewind: (step) => folder.rewind(step),
-      settle: () => folder.settle(),
-      print: () => {},
-      warn: () => {},
-    })
+  const open = () => checkpointsOf(folder, trainer, { keep_best: 'eval/a/avg@1' })
   const best = () => [pointed(join(folder.checkpointsPath, 'best')), bestStep(folder.path)]
   const checkpoints = open()
   for (const [step, value] of [
@@ -117,29 +130,12 @@ test('the best step is known although the run was killed between the row of its 
 })
 
 test('micro-batches that had to become smaller stay so until the config asks for another size, and only that is said', async () => {
-  const base = mkdtempSync(join(tmpdir(), 'dawn-rl-micro-'))
-  const gpu = await Gpu.open({ checks: true })
-  const folder = openRunFolder({ outputDir: base, runName: 'run', configText: '' })
-  onTestFinished(() => {
-    gpu.close()
-    folder.close()
-    rmSync(base, { recursive: true })
-  })
+  const { gpu, folder } = await openRun()
   const decoder = await loadDecoder(gpu, await openModel(goldenPath('llama', 'model')), freshLora())
   const printed: string[] = []
   const open = async (microBatchTokens: number) => {
     const trainer = new Trainer(decoder, { ...(await trainerOptions(folder.path)), microBatchTokens })
-    const checkpoints = new RunCheckpoints({
-      folder,
-      trainer,
-      weights: { lora: loraConfig, rawConfig: {} },
-      ckpt: { interval: 1, keep_last: 1 },
-      rewind: (step) => folder.rewind(step),
-      settle: () => folder.settle(),
-      print: (line) => printed.push(line),
-      warn: () => {},
-    })
-    return { trainer, checkpoints }
+    return { trainer, checkpoints: checkpointsOf(folder, trainer, {}, (line) => printed.push(line)) }
   }
   const resumed = async (asked: number): Promise<[number, string[]]> => {
     const { trainer, checkpoints } = await open(asked)
