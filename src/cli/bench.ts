@@ -64,9 +64,9 @@ const readers: Partial<Record<keyof Options, Topic[]>> = {
 }
 
 /** @throws UserError for words that would change nothing */
-function checkUse(options: Options, { args: what }: Command): void {
+function checkUse(options: Options, { args: what, options: all }: Command): void {
   const given = (Object.keys(options) as (keyof Options)[]).filter((key) => key !== 'table')
-  const optionOf = (key: keyof Options): string => `--${key === 'matrixUnits' ? 'matrix-units' : key}`
+  const optionOf = (key: keyof Options) => all.find((option) => option.attributeName() === key)!.long!
   const idle = [...what, ...given.map(optionOf)]
   if (options.table !== undefined && idle.length > 0)
     throw new UserError(`bench: --table prints a report that exists, and measures nothing. Leave out ${idle.join(', ')}.`)

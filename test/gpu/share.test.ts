@@ -76,20 +76,25 @@ test.each([
   expect(mostBetween).toBe(1)
 })
 
+/** Expects that training's turn has not come after `ms` of the engine's time, and has after 2 more. */
+async function expectTurnAfter(share: DeviceShare, ms: number): Promise<void> {
+  let given = false
+  void share.turn().then(() => (given = true))
+  share.stepped(ms)
+  await turn()
+  expect(given).toBe(false)
+  share.stepped(2)
+  await turn()
+  expect(given).toBe(true)
+}
+
 test('a section that was sent while no engine had anything to run counts only from when one had', async () => {
   const share = new DeviceShare()
   await share.turn()
   share.work(990)
   // 10 of its 1,000 ms, which 160 ms of the engine's time make up for.
   share.trained(0, 1000)
-  let given = false
-  void share.turn().then(() => (given = true))
-  share.stepped(159)
-  await turn()
-  expect(given).toBe(false)
-  share.stepped(2)
-  await turn()
-  expect(given).toBe(true)
+  await expectTurnAfter(share, 159)
 })
 
 test('what training got while no engine had anything to run is not held against it later', async () => {
@@ -112,14 +117,7 @@ test('of two engines, the time since the first got requests counts', async () =>
   share.work(0)
   share.work(100)
   share.trained(0, 100)
-  let given = false
-  void share.turn().then(() => (given = true))
-  share.stepped(1599)
-  await turn()
-  expect(given).toBe(false)
-  share.stepped(2)
-  await turn()
-  expect(given).toBe(true)
+  await expectTurnAfter(share, 1599)
 })
 
 /** A device whose work ends when `ends` is called, oldest first, and which counts the sections that it got. */

@@ -51,7 +51,6 @@ export class Follower {
   /** Whether the user was told that the sink is unreachable. */
   #away = false
   #closed = false
-  #failed = false
   /** When the sink was last told something. */
   #heard = 0
 
@@ -80,7 +79,7 @@ export class Follower {
    * @param end how it ended; default: as its own process noted it
    */
   async close(end?: RunEnd): Promise<boolean> {
-    this.#failed = end === undefined ? this.#cursor.failed === true : end === 'failed'
+    const failed = end === undefined ? this.#cursor.failed === true : end === 'failed'
     this.#closed = true
     clearTimeout(this.#timer)
     const { closeMs = 15_000 } = this.#options
@@ -97,7 +96,7 @@ export class Follower {
       let why: unknown
       const isEnded = await this.#again(limit, async () => {
         try {
-          await this.#opened().finish(limit, { failed: this.#failed, time: this.#cursor.time })
+          await this.#opened().finish(limit, { failed, time: this.#cursor.time })
           this.#note({ ended: true })
           return true
         } catch (error) {
@@ -114,7 +113,7 @@ export class Follower {
     const hold = setTimeout(() => {}, 60_000)
     const done = await Promise.race([work(), late])
     clearTimeout(hold)
-    if (this.#failed && !(done && this.#cursor.ended)) this.#note({ failed: true })
+    if (failed && !(done && this.#cursor.ended)) this.#note({ failed: true })
     if (done) return true
     const { behind } = this
     if (behind === 0) notEnded(`no answer in ${closeMs / 1000} s`)
